@@ -69,7 +69,7 @@ def properties(**given: str) -> dict[str, str]:
          {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "bob", "sasl.password": "x"}),
     ],
 )  # fmt: skip
-def test_what_java_calls_otherwise_is_translated(
+def test_options_with_other_names_in_java_are_translated(
     given: dict[str, str], wanted: dict[str, str]
 ) -> None:
     assert properties(**given) == wanted
@@ -89,7 +89,7 @@ def test_the_longest_wait_is_javas_max_block() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"kafka.bootstrap.servers": " "}, {"topic": "t"}])
-def test_servers_are_needed(options: dict[str, str]) -> None:
+def test_missing_bootstrap_servers_are_rejected(options: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"kafka\.bootstrap\.servers is missing"):
         client_settings(options)
 
@@ -148,7 +148,7 @@ def test_servers_are_needed(options: dict[str, str]) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("kafka_library")
-def test_what_cannot_work_is_refused_by_name_without_secrets(
+def test_invalid_options_are_rejected_by_name_without_secrets(
     given: dict[str, str], text: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -172,7 +172,7 @@ def test_a_store_that_only_java_reads_is_refused_by_every_client() -> None:
 
 
 @pytest.mark.usefixtures("kafka_library")
-def test_what_python_alone_can_give_is_no_option() -> None:
+def test_options_that_need_a_python_callable_are_rejected() -> None:
     options = {"kafka.bootstrap.servers": "h:1", "kafka.error_cb": "print"}
     with pytest.raises(ConfigError, match="expected error_cb property as a callable"):
         check_known(client_settings(options))
@@ -188,7 +188,7 @@ def test_no_repr_shows_a_secret() -> None:
     assert "s3cret" not in repr(settings(sasl_password="s3cret", sasl_username="u"))
 
 
-def test_a_transactional_producer_is_set_up_whole() -> None:
+def test_a_transactional_producer_gets_all_its_settings() -> None:
     given = settings(acks="-1", linger_ms="9", transaction_timeout_ms="90000")
     assert transactional_config(given, "me") == {
         "bootstrap.servers": "h:9092", "acks": "all", "enable.idempotence": "true",
@@ -209,7 +209,7 @@ def test_a_request_is_repeated_no_sooner_than_the_user_says() -> None:
     check_known(settings(retry_backoff_max_ms="90"))
 
 
-def test_other_producers_are_idempotent_unless_told_otherwise() -> None:
+def test_other_producers_are_idempotent_unless_options_say_otherwise() -> None:
     assert producer_config(settings())["enable.idempotence"] == "true"
     assert producer_config(settings(enable_idempotence="false"))["enable.idempotence"] == "false"
     weak = producer_config(settings(acks="1"))
@@ -218,7 +218,7 @@ def test_other_producers_are_idempotent_unless_told_otherwise() -> None:
 
 
 @pytest.mark.usefixtures("kafka_library")
-def test_consumers_get_the_connection_and_nothing_of_producers() -> None:
+def test_consumers_get_connection_options_and_no_producer_options() -> None:
     given = settings(acks="all", linger_ms="9", sasl_password="p", client_id="me")
     assert connection(given) == {
         "bootstrap.servers": "h:9092", "sasl.password": "p", "client.id": "me"
@@ -242,7 +242,7 @@ def test_a_missing_client_library_names_the_extra(monkeypatch: pytest.MonkeyPatc
         confluent()
 
 
-def test_the_page_tells_of_every_name_that_is_called_otherwise() -> None:
+def test_the_page_lists_renamed_options() -> None:
     page = (Path(dedup.__file__).parent / "sources/kafka/README.md").read_text()
     names = ("max.request.size", "buffer.memory", "request.timeout.ms", "send.buffer.bytes")
     for name in (*names, "receive.buffer.bytes"):

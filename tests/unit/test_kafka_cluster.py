@@ -39,7 +39,7 @@ def test_a_refused_connection_is_not_taken_for_silence(code: str) -> None:
         found.broker_ids()
 
 
-def test_topics_that_cannot_be_listed_say_why() -> None:
+def test_an_error_in_listing_topics_gives_the_reason_without_secrets() -> None:
     from confluent_kafka import KafkaError, KafkaException
 
     def list_topics(timeout: float) -> None:
@@ -50,7 +50,7 @@ def test_topics_that_cannot_be_listed_say_why() -> None:
 
 
 @pytest.mark.parametrize("unstable", [1, 9999])
-def test_offsets_of_an_open_transaction_are_asked_for_again(unstable: int) -> None:
+def test_offsets_of_an_open_transaction_are_requested_again(unstable: int) -> None:
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError
 
     asked = []

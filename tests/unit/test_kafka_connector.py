@@ -17,7 +17,7 @@ from dedup.sources.kafka.connector import JARS, kafka_packages
     ("spark", "connector"),
     [("4.0.5", "4.0.0"), ("4.1.4", "4.1.3"), ("4.2.1", "4.2.0"), ("4.3.0.dev0", "4.2.0")],
 )
-def test_each_line_of_spark_has_its_own(spark: str, connector: str) -> None:
+def test_each_spark_release_gets_the_matching_connector_jars(spark: str, connector: str) -> None:
     found = kafka_packages(spark)
     assert found[0] == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{connector}"
     assert [name.split(":")[1].partition("_")[0] for name in found] == [
@@ -43,6 +43,6 @@ def test_the_page_has_the_same_versions() -> None:
 
 
 @pytest.mark.parametrize("spark", ["3.5.9", "4.10.0", "5.0.0", "main"])
-def test_without_any_the_error_says_for_which_there_are(spark: str) -> None:
+def test_an_unsupported_spark_is_rejected_with_the_supported_releases(spark: str) -> None:
     with pytest.raises(ConfigError, match=f"for Spark {spark}, only for {', '.join(JARS)}"):
         kafka_packages(spark)

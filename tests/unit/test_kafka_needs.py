@@ -39,7 +39,7 @@ def outcome(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return pytest.skip.Exception if request.param else pytest.fail.Exception
 
 
-def test_what_is_missing_fails_or_skips(outcome: type[BaseException]) -> None:
+def test_a_missing_requirement_fails_or_skips_the_test(outcome: type[BaseException]) -> None:
     with pytest.raises(outcome, match="no jars"):
         do_without(VARIABLE, "no jars")
 
@@ -62,7 +62,9 @@ def test_a_missing_java_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     need_broker()
 
 
-def test_a_broker_that_nobody_wants_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_broker_is_started_if_the_user_skips_kafka_tests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(VARIABLE, "1")
     with pytest.raises(pytest.skip.Exception, match="make test` without it"):
         need_broker()
@@ -83,7 +85,7 @@ def test_a_run_fails_without_the_broker_s_jars(tmp_path: Path) -> None:
     assert "UnknownHostException: repo1.maven.org. To run the other tests alone" in done.stdout
 
 
-def test_a_run_closes_with_what_was_not_tested() -> None:
+def test_a_run_ends_with_a_list_of_what_was_not_tested() -> None:
     env = {VARIABLE: "1", "CI_FULL": ""}
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kafka/test_proxy.py"]
     for more in ([], ["--numprocesses", "1"]):
@@ -94,5 +96,5 @@ def test_a_run_closes_with_what_was_not_tested() -> None:
         assert closing[2].strip() == "Tests that take long: set CI_FULL=1"
 
 
-def test_the_check_that_decides_lets_none_skip() -> None:
+def test_ci_does_not_let_kafka_tests_be_skipped() -> None:
     assert f"{VARIABLE}=1" not in (ROOT / ".ci" / "run").read_text()

@@ -65,7 +65,7 @@ def encode(encoder: AvroEncoder, column: pa.Array) -> list[bytes | None]:
     return found.column(1).to_pylist()  # type: ignore[no-any-return]
 
 
-def test_what_is_written_is_read_by_others_and_by_us(registry: SchemaRegistry) -> None:
+def test_written_avro_is_read_by_fastavro_and_by_our_source(registry: SchemaRegistry) -> None:
     registry.add(257, "unrelated")
     kind = pa.struct([(name, arrow) for name, (_, arrow, _) in FIELDS.items()])
     encoder = _encoder(registry.url, "orders-value", SCHEMA, "value")
@@ -81,9 +81,7 @@ def test_what_is_written_is_read_by_others_and_by_us(registry: SchemaRegistry) -
     assert (row, cause) == (ROW, None)
 
 
-def test_the_driver_registers_a_schema_once_and_else_takes_the_newest(
-    registry: SchemaRegistry,
-) -> None:
+def test_the_driver_registers_a_given_schema_or_takes_the_newest(registry: SchemaRegistry) -> None:
     server = Registry(registry.url, user="u", password="secret")
     registry.require("u", "secret")
     for _ in range(2):  # a restart gets the same ID
@@ -97,7 +95,7 @@ def test_the_driver_registers_a_schema_once_and_else_takes_the_newest(
         _encoder(server, "p-value", None, "value")
 
 
-def test_a_schema_that_the_registry_refuses(registry: SchemaRegistry) -> None:
+def test_a_schema_that_the_registry_refuses_is_an_error(registry: SchemaRegistry) -> None:
     registry.refusal = 409, {"error_code": 409, "message": "it is incompatible\nwith version 3"}
     with pytest.raises(ConfigError, match="refuses the schema: it is incompatible with version 3"):
         _encoder(registry.url, "o-value", record(("a", "long")), "value")
@@ -113,7 +111,7 @@ def test_a_schema_that_the_registry_refuses(registry: SchemaRegistry) -> None:
     assert len(registry.asked) == asked  # a broken schema is not registered
 
 
-def test_a_registry_that_does_not_answer(
+def test_a_registry_that_fails_is_a_source_error(
     registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dedup.sources.kafka.registry._PAUSES_S", ())

@@ -38,7 +38,7 @@ def call(sink: SinkFunction, batch_id: int, *, fails: bool = False, start: str =
 
 
 @pytest.mark.parametrize("batch_id", [6, 5, 0, 8])
-def test_a_repetition_or_a_gap_begins_another_run(batch_id: int) -> None:
+def test_a_repeated_or_skipped_micro_batch_begins_another_run(batch_id: int) -> None:
     sink = function()
     first = call(sink, 5)
     assert call(sink, 6) == first
@@ -46,14 +46,14 @@ def test_a_repetition_or_a_gap_begins_another_run(batch_id: int) -> None:
     assert call(sink, batch_id) != first
 
 
-def test_another_start_begins_another_run_without_a_gap() -> None:
+def test_another_start_begins_another_run_even_without_a_gap() -> None:
     sink = function()
     first = call(sink, 5)
     assert call(sink, 6, start="another") != first
     assert call(sink, 7, start="another") != first
 
 
-def test_a_failure_that_was_caught_is_not_passed_by() -> None:
+def test_a_failed_micro_batch_must_be_published_before_the_next() -> None:
     sink = function()
     call(sink, 6, fails=True)
     with pytest.raises(SinkError, match="Micro-batch 6 was not published"):
@@ -62,8 +62,8 @@ def test_a_failure_that_was_caught_is_not_passed_by() -> None:
     call(sink, 7)
 
 
-def test_a_checkpoint_tells_the_query_that_runs_this_micro_batch(tmp_path: Path) -> None:
-    """Where Spark does not: the wrong checkpoint would publish in another query's name."""
+def test_the_checkpoint_must_be_of_the_query_that_runs_this_micro_batch(tmp_path: Path) -> None:
+    """A wrong checkpoint would publish in another query's name."""
     checkpoint = located(f"file://{tmp_path}")
     with pytest.raises(ConfigError, match="holds no checkpoint"):
         query_of_checkpoint(checkpoint, 0, "kafka_sink")
@@ -81,7 +81,7 @@ def test_a_checkpoint_tells_the_query_that_runs_this_micro_batch(tmp_path: Path)
             query_of_checkpoint(checkpoint, batch_id, "kafka_sink")
 
 
-def test_options_that_markers_hang_on_are_fixed(tmp_path: Path) -> None:
+def test_options_that_markers_depend_on_cannot_change(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path), "q")
     ledger.settle({"markers": "a", "transactional.id.prefix": "p"})
     ledger.settle({"markers": "a", "transactional.id.prefix": "p"})
@@ -93,8 +93,10 @@ def test_options_that_markers_hang_on_are_fixed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["topic", "markers", "transactional.id.prefix"])
-def test_a_sink_cannot_change_what_its_markers_belong_to(tmp_path: Path, option: str) -> None:
-    """Else a second sink of the same name finds its rows published, which are elsewhere."""
+def test_a_sink_cannot_change_its_topic_markers_or_transactional_id(
+    tmp_path: Path, option: str
+) -> None:
+    """Otherwise a second sink of the same name would take its own rows for published."""
     given = {"kafka.bootstrap.servers": "localhost:9", "topic": "one", "markers": "m",
              "checkpointLocation": str(tmp_path)}  # fmt: skip
     staged = StagedBatch(new_batch("q", "kafka", "run", 0), [])
@@ -119,7 +121,7 @@ def test_a_table_keeps_its_id_under_another_address(tmp_path: Path) -> None:
         ledger.settle({"path": "/b"}, table_id="another")
 
 
-def test_a_driver_that_stood_still_takes_no_later_micro_batch_back(tmp_path: Path) -> None:
+def test_a_stalled_driver_does_not_lower_the_newest_published_micro_batch(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path), "q")
     for batch_id in (0, 2, 1):
         ledger.note_published(batch_id)
@@ -151,7 +153,7 @@ def test_a_manifest_whose_files_are_gone_is_refused_with_the_way_out(tmp_path: P
     assert staging.manifest(4, [second]) == [second]
 
 
-def test_a_manifest_is_that_of_its_micro_batch(tmp_path: Path) -> None:
+def test_a_manifest_of_another_micro_batch_is_rejected(tmp_path: Path) -> None:
     staging = SliceStore(str(tmp_path), "q", "kafka")
     staging.manifest(4, [])
     folder = tmp_path / "q/manifests"
@@ -167,7 +169,7 @@ def test_a_relative_checkpoint_means_the_same_in_every_process() -> None:
     assert options.ledger == f"{os.getcwd()}/here/dedup-sinks/kafka"
 
 
-def test_a_function_that_chooses_partitions_is_known_again() -> None:
+def test_a_partitioner_function_has_a_stable_key() -> None:
     from dedup.sinks.kafka.options import partitioner_key
 
     def first(keys: pa.Array, values: pa.Array, count: int) -> np.ndarray:
@@ -178,7 +180,7 @@ def test_a_function_that_chooses_partitions_is_known_again() -> None:
 
 
 @pytest.mark.usefixtures("kafka_library")
-def test_why_no_broker_answers_is_told_in_time(
+def test_an_unreachable_broker_is_reported_within_30_seconds(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = kafka_options(
@@ -207,7 +209,7 @@ def test_why_no_broker_answers_is_told_in_time(
         ("SSL handshake failed", True),
     ],
 )
-def test_ordinary_fencing_is_told_only_to_who_asks_for_all(
+def test_fencing_is_logged_at_debug_only(
     caplog: pytest.LogCaptureFixture, line: str, is_told: bool
 ) -> None:
     client_log.critical(line)

@@ -42,7 +42,7 @@ RAW = {
 
 
 @pytest.mark.parametrize("kind", RAW)
-def test_primitive_types(kind: str) -> None:
+def test_primitive_types_are_decoded(kind: str) -> None:
     type_, given, expected = RAW[kind]
     assert field(kind) == field({"type": kind}) == field(["null", kind]) == field([kind]) == type_
     schema = record(("f", ["null", kind]))
@@ -93,7 +93,7 @@ def test_a_time_that_spark_cannot_hold_is_poison_and_its_neighbours_are_not() ->
 
 
 @pytest.mark.parametrize("kind", ["bytes", {"type": "fixed", "name": "D", "size": 17}])
-def test_decimals(kind: Any) -> None:
+def test_decimals_of_bytes_and_fixed_are_decoded_exactly(kind: Any) -> None:
     base = {"type": kind} if isinstance(kind, str) else kind
     schema = record(("f", {**base, "logicalType": "decimal", "precision": 38, "scale": 10}))
     big = Decimal("-1234567890123456789012345678.0123456789")
@@ -119,7 +119,7 @@ def test_a_decimal_is_read_in_the_writers_scale_and_never_rounded() -> None:
     assert [str(row["f"]) for row in read] == [f"-1{'0' * 36}.0"]
 
 
-def test_other_times_than_the_readers_are_refused() -> None:
+def test_a_time_type_other_than_the_readers_is_rejected() -> None:
     millis, micros, nanos = (
         logical("long", f"timestamp-{u}") for u in ("millis", "micros", "nanos")
     )
@@ -164,7 +164,7 @@ def of_the_page(kind: str) -> tuple[str, Any]:
 
 
 @pytest.mark.parametrize("row", table("avro"), ids=lambda row: row.kind)
-def test_the_page_says_what_becomes_of_a_value(row: Row) -> None:
+def test_values_are_kept_or_rejected_as_the_page_says(row: Row) -> None:
     schema, base = of_the_page(row.kind)
     given: list[Any] = [text for text, _ in row.kept] + row.rejected
     if base == "bytes":
@@ -178,7 +178,7 @@ def test_the_page_says_what_becomes_of_a_value(row: Row) -> None:
     assert [cause is None for cause in causes] == [value is not None for value in said]
 
 
-def test_nested_types() -> None:
+def test_nested_types_are_decoded() -> None:
     inner = {
         "type": "record", "name": "In", "namespace": "n",
         "fields": [
@@ -275,13 +275,13 @@ def test_defaults_at_any_depth_are_those_of_the_schema_for_each_record() -> None
         ({"type": "record", "name": "E", "fields": []}, "it has no fields"),
     ],
 )
-def test_what_has_no_type_in_spark_is_refused_by_name(kind: Any, said: str) -> None:
+def test_a_field_without_a_type_in_spark_is_rejected_by_name(kind: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         AvroDecoder(record(("f", kind)))
 
 
 @pytest.mark.parametrize("schema", ["{", '"string"', '{"type": "array", "items": "int"}'])
-def test_what_is_no_record_is_refused(schema: str) -> None:
+def test_a_schema_that_is_not_a_record_is_rejected(schema: str) -> None:
     with pytest.raises(ConfigError):
         AvroDecoder(schema)
 

@@ -46,7 +46,7 @@ TREE = {
 }  # fmt: skip
 
 
-def test_records_in_each_other_are_bounded_in_depth() -> None:
+def test_nested_records_are_bounded_in_depth() -> None:
     deepest = MAX_DEPTH - 2  # below the record itself, and the last node ends it
     chains = [b"\x02" * depth + b"\x00" + A for depth in (0, deepest, deepest + 1, 1_000_000)]
     causes = judged(schema(NODE), *chains)
@@ -139,7 +139,7 @@ WRONG = {
 
 @pytest.mark.parametrize("skipped", [True, False], ids=["skipped", "read"])
 @pytest.mark.parametrize("name", WRONG)
-def test_what_no_writer_writes_is_poison(name: str, skipped: bool) -> None:
+def test_bytes_that_no_writer_produces_are_poison(name: str, skipped: bool) -> None:
     kind, data, said = WRONG[name]
     reader = schema() if skipped else schema("int" if isinstance(kind, list) else kind)
     [cause] = judged(schema(kind), data + (b"" if "end too early" in said else A), reader=reader)
@@ -147,7 +147,7 @@ def test_what_no_writer_writes_is_poison(name: str, skipped: bool) -> None:
     assert said in str(cause)
 
 
-def test_a_huge_number_of_bytes_is_no_decimal_of_the_reader() -> None:
+def test_a_decimal_that_does_not_fit_the_reader_is_poison() -> None:
     huge = number(200_000) + b"\x7f" * 200_000 + A
     [cause] = judged(schema("bytes"), huge, reader=schema(DECIMAL))
     assert "a decimal has 200000 bytes" in str(cause)
@@ -159,7 +159,7 @@ def test_a_huge_number_of_bytes_is_no_decimal_of_the_reader() -> None:
     assert judged(schema(DECIMAL), padded, reader=schema(DECIMAL)) == [None]
 
 
-def test_blocks_of_any_cut_are_read() -> None:
+def test_arrays_and_maps_in_any_blocks_are_read() -> None:
     two = number(-2) + number(2) + b"\x02\x04"
     writer = schema(NUMBERS)
     for data in (b"\x00", two + b"\x00", two + number(1) + b"\x06" + two + b"\x00"):
@@ -206,7 +206,7 @@ def test_everything_that_a_writer_writes_passes() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, "5", 1.5, None])
-def test_a_size_that_is_none_is_no_schema(size: Any) -> None:
+def test_a_fixed_type_with_an_invalid_size_is_rejected(size: Any) -> None:
     """Items of a negative size would be counted to the end of a 64-bit number."""
     fixed = {"type": "fixed", "name": "F", "size": size}
     for kind in (fixed, {"type": "array", "items": fixed}):
@@ -215,6 +215,6 @@ def test_a_size_that_is_none_is_no_schema(size: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["R", ["R"]])
-def test_a_schema_that_no_value_has_is_poison(kind: Any) -> None:
+def test_a_value_of_an_endlessly_recursive_schema_is_poison(kind: Any) -> None:
     for data in (b"", b"\0" * 100_000):
         assert "records are nested" in str(judged(record(("a", kind)), data)) or data == b""

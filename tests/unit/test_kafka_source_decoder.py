@@ -91,11 +91,11 @@ def answers(kind: DataType, *results: Any, nullable: bool = True) -> tuple[list[
         (StructType().add("x", LongType()).add("y", StringType()), {"x": 1, "y": None}),
     ],
 )
-def test_a_value_keeps_what_it_is(kind: DataType, value: Any) -> None:
+def test_a_value_of_each_type_is_kept_unchanged(kind: DataType, value: Any) -> None:
     assert answers(kind, value, None) == ([value, None], [None, None])
 
 
-def test_rows_and_maps() -> None:
+def test_rows_and_maps_are_decoded() -> None:
     kind = StructType().add("x", LongType()).add("m", MapType(StringType(), LongType()))
     assert answers(kind, Row(m={"a": 1}, x=2))[0] == [{"x": 2, "m": [("a", 1)]}]
 
@@ -155,7 +155,7 @@ def test_a_value_that_does_not_fit_is_poison(kind: DataType, value: Any, said: s
     assert none is None
 
 
-def test_a_field_that_must_not_be_null() -> None:
+def test_a_null_in_a_required_field_is_poison() -> None:
     assert answers(LongType(), 1, None, nullable=False) == (
         [1, None],
         [None, "Field f is missing or null, and the schema needs it."],
@@ -168,7 +168,7 @@ def fails(data: bytes) -> Any:
     return None if data == b"none" else 1 / (len(data) - 1)
 
 
-def test_a_function_that_raises() -> None:
+def test_an_exception_of_the_function_makes_a_poison_record() -> None:
     decoder = pickle.loads(pickle.dumps(FunctionDecoder(fails, StructType().add("a", LongType()))))
     assert decoded(decoder, b"x", None, b"none")[1] == [
         "The function raised ZeroDivisionError: division by zero.",
@@ -223,8 +223,8 @@ SCALARS: list[DataType] = [
     ],
     ids=["plain", "struct", "array", "map"],
 )
-def test_a_value_is_equal_or_poison(kind: DataType, inside: Any) -> None:
-    """And the cause names the column."""
+def test_a_value_is_kept_equal_or_becomes_poison(kind: DataType, inside: Any) -> None:
+    """The cause names the column."""
     nested, wrap = inside(kind)
     rows, causes = answers(nested, *map(wrap, VALUES))
     kept = 0
@@ -239,7 +239,7 @@ def test_a_value_is_equal_or_poison(kind: DataType, inside: Any) -> None:
     assert kept > 0
 
 
-def test_a_type_that_a_function_cannot_return() -> None:
+def test_a_type_that_a_function_cannot_return_is_rejected() -> None:
     kind = StructType().add("a", ArrayType(StructType().add("v", VariantType())))
     with pytest.raises(ConfigError, match=r"column .Decoder\.a\[\]\.v. is variant"):
         FunctionDecoder(fails, kind)

@@ -88,7 +88,7 @@ def test_an_object_may_have_blanks_and_line_ends_around_and_inside() -> None:
 
 
 @pytest.mark.parametrize("others", [0, 3, 100])
-def test_what_is_not_exactly_one_object_is_poison_with_a_cause(others: int) -> None:
+def test_a_value_that_is_not_exactly_one_object_is_poison_with_a_cause(others: int) -> None:
     decoder = JsonDecoder(ORDER, Spelling())
     values: list[bytes | None] = []
     for value in POISON:
@@ -100,7 +100,7 @@ def test_what_is_not_exactly_one_object_is_poison_with_a_cause(others: int) -> N
         assert causes[begin : end + 2] == [None] * others + [cause, None]
 
 
-def test_a_value_gives_the_same_alone_and_among_others() -> None:
+def test_a_value_is_decoded_alike_alone_and_among_others() -> None:
     chance = random.Random(5)
     pieces = [b"{", b"}", b"[", b"]", b",", b":", b'"', b"\n", b"\r", b" ", b"\\", b"1.0", b"null",
               b'"id"', b'"amount"', b'"o"', b"\xff", b'{"id":"a"}', b'{"id":"a","x":']  # fmt: skip

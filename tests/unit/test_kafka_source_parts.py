@@ -43,7 +43,7 @@ def test_a_topic_with_another_id_is_refused_where_it_was_read(
         assert checked_ids(noted, now, read) == told
 
 
-def test_a_checkpoint_tells_the_topics_of_its_newest_offsets(tmp_path: Path) -> None:
+def test_topics_are_read_from_the_newest_offsets_of_the_checkpoint(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(tmp_path / "checkpoint"))
     assert checkpoint.topics_read() is None
     assert checkpoint.query_id() is None
@@ -76,7 +76,7 @@ def test_a_checkpoint_tells_the_topics_of_its_newest_offsets(tmp_path: Path) -> 
             checkpoint.topic_ids()
 
 
-def test_end_offsets_are_those_of_kafka_and_of_all_its_sources() -> None:
+def test_end_offsets_are_the_lowest_over_all_kafka_sources() -> None:
     def source(description: str, end: Any) -> Any:
         return SimpleNamespace(description=description, endOffset=end)
 
@@ -114,7 +114,7 @@ def poison(offset: int = 2, **fields: Any) -> str:
     return json.dumps({"topic": "t", "partition": 1, "offset": offset, "error": "why"} | fields)
 
 
-def test_what_is_set_aside_already_stays(tmp_path: Path) -> None:
+def test_a_record_that_is_already_set_aside_is_kept(tmp_path: Path) -> None:
     kept = Quarantine(tmp_path / "aside")
     kept.check()
     assert list((tmp_path / "aside").rglob("*")) == []
@@ -127,7 +127,7 @@ def test_what_is_set_aside_already_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["key", "value", "timestamp_ms"])
-def test_another_record_of_the_same_place_is_not_taken_for_it(tmp_path: Path, part: str) -> None:
+def test_another_record_at_the_same_offset_is_rejected(tmp_path: Path, part: str) -> None:
     kept = Quarantine(tmp_path)
     kept.write([poison(**{part: 1})])
     with pytest.raises(SourceError, match=r"another record as .*02.json.* No record was skipped"):
@@ -143,7 +143,7 @@ def test_a_damaged_object_is_not_taken_for_the_record(tmp_path: Path, planted: s
         kept.write([poison()])
 
 
-def test_rows_without_a_cause_go_on(tmp_path: Path) -> None:
+def test_rows_without_a_cause_pass_through(tmp_path: Path) -> None:
     kept = Quarantine(tmp_path)
     assert kept.set_aside(pd.Series([None, poison(7), None])).tolist() == [True, False, True]
     assert kept.set_aside(pd.Series([None, None], dtype=object)).tolist() == [True, True]
@@ -167,7 +167,7 @@ def test_patterns_match_whole_names() -> None:
         matching("(", [])
 
 
-def test_a_newer_job_takes_the_place_of_one_that_waits(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_newer_job_replaces_one_that_waits(caplog: pytest.LogCaptureFixture) -> None:
     work, done = NewestJob("work"), []
     begun, go_on = threading.Event(), threading.Event()
 
@@ -188,7 +188,7 @@ def test_a_newer_job_takes_the_place_of_one_that_waits(caplog: pytest.LogCapture
     assert "work: no harm" in caplog.text
 
 
-def test_a_job_that_waits_does_not_hold_pythons_exit() -> None:
+def test_a_job_that_waits_does_not_delay_pythons_exit() -> None:
     code = (
         "import threading, dedup.sources.kafka.listeners as listeners\n"
         "begun = threading.Event()\n"

@@ -50,7 +50,7 @@ def test_records_of_several_writers_come_in_the_readers_schema(server: SchemaReg
     ]  # fmt: skip
 
 
-def test_bytes_without_a_known_schema_are_poison_and_asked_for_once(server: SchemaRegistry) -> None:
+def test_bytes_without_a_known_schema_are_poison_and_looked_up_once(server: SchemaRegistry) -> None:
     good = server.add(1, ONE) + encoded(ONE, {"a": 1, "b": "x"})
     server.add(2, "message M {}", schemaType="PROTOBUF")
     decoder = ConfluentAvro(server.url, ONE).decoder(("orders",))
@@ -69,7 +69,7 @@ def test_bytes_without_a_known_schema_are_poison_and_asked_for_once(server: Sche
     assert server.asked.count("/schemas/ids/9") == 1
 
 
-def test_every_other_answer_is_asked_for_once_as_well(server: SchemaRegistry) -> None:
+def test_unusable_schemas_are_requested_once_as_well(server: SchemaRegistry) -> None:
     server.add(2, "message M {}", schemaType="PROTOBUF")
     server.add(3, "{}")
     millis, micros = (
@@ -86,7 +86,9 @@ def test_every_other_answer_is_asked_for_once_as_well(server: SchemaRegistry) ->
 
 
 @pytest.mark.parametrize("schema_id", [2**31, 2**32 - 1])
-def test_an_id_that_no_registry_gives_is_poison(server: SchemaRegistry, schema_id: int) -> None:
+def test_a_schema_id_beyond_the_signed_range_is_poison(
+    server: SchemaRegistry, schema_id: int
+) -> None:
     good = server.add(2**31 - 1, ONE) + encoded(ONE, {"a": 1, "b": "x"})
     decoder = ConfluentAvro(server.url, ONE).decoder(("orders",))
     foreign = b"\0" + schema_id.to_bytes(4, "big") + b"ab"
@@ -95,7 +97,7 @@ def test_an_id_that_no_registry_gives_is_poison(server: SchemaRegistry, schema_i
     assert causes == [f"The schema registry has no schema with ID {schema_id}.", None]
 
 
-def test_unknown_ids_are_asked_for_at_a_bounded_rate_and_again_after_a_while(
+def test_unknown_ids_are_requested_at_a_bounded_rate_and_again_later(
     server: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s, slept = [1000.0], list[float]()
@@ -117,7 +119,7 @@ def test_unknown_ids_are_asked_for_at_a_bounded_rate_and_again_after_a_while(
     assert list(decoder._unknown) == [2], "The list holds nothing older."
 
 
-def test_schemas_that_refer_to_others(server: SchemaRegistry) -> None:
+def test_schemas_that_refer_to_others_are_resolved(server: SchemaRegistry) -> None:
     def reference(name: str, subject: str) -> dict[str, Any]:
         return {"name": name, "subject": subject, "version": 1}
 
@@ -147,7 +149,7 @@ def test_schemas_that_refer_to_each_other_end_in_a_cause(server: SchemaRegistry)
     assert len(server.asked) == 3
 
 
-def test_a_registry_that_comes_back_is_asked_again(server: SchemaRegistry) -> None:
+def test_a_failed_registry_request_is_retried(server: SchemaRegistry) -> None:
     server.add(1, ONE)
     server.failures += [503, 0]
     found = Registry(server.url).by_id(1)
@@ -184,7 +186,7 @@ def test_a_registry_that_fails_makes_no_record_poison(server: SchemaRegistry, st
     ],
     ids=lambda raw: raw[:9],
 )
-def test_a_body_that_is_no_registry_s_makes_no_record_poison(
+def test_an_answer_that_is_not_a_registrys_makes_no_record_poison(
     server: SchemaRegistry, raw: bytes, status: int | None
 ) -> None:
     good = server.add(1, ONE) + encoded(ONE, {"a": 1, "b": "x"})
@@ -260,7 +262,9 @@ def test_a_redirect_to_the_same_server_is_followed(server: SchemaRegistry) -> No
         ({"url": "http://host", "user": "u", "password": "p", "token": "t"}, "or a token instead"),
     ],
 )
-def test_a_registry_that_cannot_be_is_refused(given: dict[str, Any], said: str) -> None:
+def test_invalid_registry_settings_are_rejected_without_secrets(
+    given: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError, match=said) as refused:
         Registry(**given)
     assert "secret" not in str(refused.value)

@@ -72,7 +72,7 @@ def test_a_secret_of_the_options_is_hidden(
         ("url=http://h/?a.sig=hunter2", "url=http://h/?a.sig=***"),
     ],
 )
-def test_a_secret_of_no_known_option_is_hidden(text: str, hidden: str) -> None:
+def test_a_secret_that_belongs_to_no_option_is_hidden(text: str, hidden: str) -> None:
     assert without_secrets(text, {}) == hidden
 
 
@@ -90,7 +90,7 @@ def test_a_secret_of_no_known_option_is_hidden(text: str, hidden: str) -> None:
         "s3://bucket/a:b@c",
     ],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_text_without_secrets_stays_unchanged(text: str) -> None:
     options = {
         "sasl.oauthbearer.token.endpoint.url": "http://host:8080/a@b",
         "token-refresh-enabled": "true",
@@ -114,7 +114,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
         f"no folder s3a:/AK:{SECRET}@b/x",
     ],
 )
-def test_a_secret_that_no_option_told_is_hidden(text: str) -> None:
+def test_a_secret_in_a_cited_text_is_hidden_without_knowing_the_options(text: str) -> None:
     error = "org.apache.spark.SparkException: " + text
     for shown in (
         without_secrets(text, {}),
@@ -249,8 +249,8 @@ def test_neither_errors_nor_repr_show_a_secret(what: str) -> None:
         assert form not in text
 
 
-def test_a_registry_s_headers_are_not_cited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's own error for a header with a line end has its value."""
+def test_an_invalid_header_is_reported_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own error for a header with a line end contains the value."""
     monkeypatch.setattr("dedup.sources.kafka.registry._PAUSES_S", ())
     for given in ({"token": f"{SECRET}\n"}, {"headers": {"X-Key": f"{SECRET}\n"}}):
         with pytest.raises(Exception, match="Invalid header value") as refused:
@@ -258,7 +258,7 @@ def test_a_registry_s_headers_are_not_cited(monkeypatch: pytest.MonkeyPatch) -> 
         assert SECRET not in str(refused.value)
 
 
-def test_a_delta_path_with_credentials_is_refused_and_its_checkpoint_goes_on(
+def test_a_delta_path_with_credentials_is_rejected_and_its_checkpoint_continues(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(ConfigError, match="path='s3://b/x' was given with credentials"):

@@ -31,7 +31,9 @@ def test_two_parts_hold_what_the_whole_holds(one: list[Row], other: list[Row]) -
 
 
 @given(ROWS.filter(bool), st.data())
-def test_a_row_more_or_less_or_changed_is_seen(rows: list[Row], data: st.DataObject) -> None:
+def test_an_added_removed_or_changed_row_changes_the_hash(
+    rows: list[Row], data: st.DataObject
+) -> None:
     place = data.draw(st.integers(0, len(rows) - 1))
     value, n = rows[place]
     for other in (
@@ -48,12 +50,12 @@ def test_two_copies_do_not_cancel_out(rows: list[Row]) -> None:
     assert held(rows * 2).rows == 2 * len(rows)
 
 
-def test_nothing_holds_nothing() -> None:
+def test_an_empty_slice_has_the_empty_content() -> None:
     assert held([]) == Content()
     assert Content().hash == "0" * 32
 
 
-def test_names_of_columns_do_not_count_and_their_order_does() -> None:
+def test_the_order_of_columns_counts_and_their_names_do_not() -> None:
     one, other = pa.array([1, 2], pa.int64()), pa.array([2, 1], pa.int64())
     both = pa.RecordBatch.from_arrays([one, pa.array([7, 7], pa.int64())], ["a", "b"])
     renamed = pa.RecordBatch.from_arrays([other, pa.array([7, 7], pa.int64())], ["x", "y"])
@@ -62,5 +64,5 @@ def test_names_of_columns_do_not_count_and_their_order_does() -> None:
     assert content_of(both) != content_of(turned)
 
 
-def test_the_hash_is_the_same_for_ever() -> None:
+def test_the_hash_of_given_rows_never_changes() -> None:
     assert held([(b"x", 1), (None, 2)]).hash == "cda61258cbb557e9c8eb39553cfd31ce"

@@ -65,7 +65,7 @@ class Work(SinkWork):
         return TaskResult(batch, made, undelivered=slot)
 
 
-def test_rows_bytes_and_time_of_a_micro_batch() -> None:
+def test_figures_count_rows_bytes_and_time_of_a_micro_batch() -> None:
     work = Work()
     results = [work.run_task(BATCH, slot, iter([ROWS, ROWS])) for slot in range(3)]
     work.run_driver(results)
@@ -96,8 +96,8 @@ def test_a_driver_that_was_fenced_counts_once_the_micro_batch_succeeds(tmp_path:
     assert figures_of(QUERY, 7)[0].fenced == 0
 
 
-def test_figures_that_nobody_counts_are_unknown() -> None:
-    """As of a sink for which Spark's own tasks write: a second micro-batch states no rows."""
+def test_figures_that_a_sink_does_not_count_are_unknown() -> None:
+    """For example if Spark's own tasks write: the second micro-batch states no rows."""
     for n, rows in enumerate((30, None)):
         with reported(replace(BATCH, batch_id=n)) as figures:
             figures.rows, figures.bytes = rows, 2048
@@ -114,7 +114,7 @@ def test_figures_that_nobody_counts_are_unknown() -> None:
     assert log.watched(START_MS).to_json()["sinks"]["kafka"]["rows"] is None
 
 
-def test_sinks_are_apart_and_old_figures_go(folder: Path) -> None:
+def test_figures_are_kept_per_sink_and_old_ones_are_removed(folder: Path) -> None:
     for n in range(30):
         record(metrics(n))
         record(metrics(n, sink="a.b"))
@@ -130,7 +130,7 @@ def test_sinks_are_apart_and_old_figures_go(folder: Path) -> None:
     assert len(list(folder.iterdir())) == 3
 
 
-def test_what_cannot_be_kept_or_read_harms_nothing(folder: Path) -> None:
+def test_damaged_or_unwritable_figures_raise_no_error(folder: Path) -> None:
     record(metrics(1))
     [file] = folder.iterdir()
     for broken in ("", "{", "{}", "[1]", '[{"batch_id": 1, "rows": "x"}]'):
@@ -159,7 +159,7 @@ def test_a_listener_reports_sinks_of_any_query_once(monkeypatch: pytest.MonkeyPa
     assert listener.watched() == []
 
 
-def test_the_log_the_endpoint_and_the_screen_have_sinks(tmp_path: Path) -> None:
+def test_sinks_appear_in_the_log_the_endpoint_and_on_the_screen(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     sinks = [metrics(n, bytes=2048, fenced=n, task_us=5_000, driver_us=3_000) for n in range(3)]
     for n in range(3):

@@ -37,7 +37,9 @@ def progress(next_batch_id: int, *, again: bool = False) -> Progress:
         (None, "A checkpoint whose next micro-batch is 8 publishes it"),
     ],
 )
-def test_what_a_restart_does(at: Progress | None, said: str) -> None:
+def test_the_next_start_is_described_from_markers_and_progress(
+    at: Progress | None, said: str
+) -> None:
     assert said in next_start([marker(0, 7), marker(1, 6), marker(2, 7)], at)
 
 
@@ -51,7 +53,7 @@ def test_a_micro_batch_that_is_published_whole_is_not_written_again() -> None:
     ("offsets", "commits", "next_batch_id", "again"),
     [([], [], 0, False), ([0], [], 0, True), ([0, 1], [0], 1, True), ([0, 1], [0, 1], 2, False)],
 )
-def test_progress_is_that_of_the_logs(
+def test_progress_is_read_from_the_offset_and_commit_logs(
     tmp_path: Path, offsets: list[int], commits: list[int], next_batch_id: int, again: bool
 ) -> None:
     (tmp_path / "metadata").write_text('{"id":"q"}')
@@ -104,7 +106,7 @@ def test_the_screen_shows_slices_attempts_and_what_holds_readers_back() -> None:
     ]
 
 
-def test_nothing_published_is_said() -> None:
+def test_an_inspection_says_if_nothing_is_published() -> None:
     nothing = KafkaInspection(
         servers="h:9092", topic="t", markers="t-markers", sinks=(), held_back=(),
         max_timeout_ms=None,

@@ -61,13 +61,13 @@ def test_a_marker_of_another_release_is_refused_by_that_name() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"query_id": "q"}])
-def test_other_fields_are_damage(fields: dict[str, str]) -> None:
+def test_a_marker_that_lacks_fields_is_damaged(fields: dict[str, str]) -> None:
     with pytest.raises(SinkError, match="it lacks batch_id") as error:
         Marker.from_bytes(to_document(fields, version=FORMAT), WHERE)
     assert error.value.remedy == "sink-markers"
 
 
-def test_all_markers_of_a_slot_have_one_key_and_those_of_others_another() -> None:
+def test_each_slot_has_its_own_marker_key() -> None:
     same = replace(MARKER, batch_id=18, rows=0, run_id="other", tasks=None)
     assert same.key() == MARKER.key() == marker_key("5b1e", "out", 3)
     keys = {marker_key(q, s, n) for q in ("a", "b") for s in ("a", "b") for n in (BATCH_SLOT, 0, 1)}

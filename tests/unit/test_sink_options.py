@@ -80,7 +80,7 @@ class Nowhere(WriteAheadSink):
 def test_no_sink_takes_a_column_that_spark_cannot_pass_to_python(
     sink: str, kind: T.DataType, tmp_path: Path
 ) -> None:
-    """No server is asked: the column alone decides. Kafka's sink passes over other columns."""
+    """The column alone decides, without a server. Kafka's sink ignores other columns."""
     made: object = sink, GIVEN.get(sink)
     if sink == "custom":
         made = custom_sink(Nowhere(), checkpoint=str(tmp_path))

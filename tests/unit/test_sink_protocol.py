@@ -187,7 +187,7 @@ def test_a_task_refuses_a_checkpoint_that_is_older_than_the_sink() -> None:
     assert not rows.done
 
 
-def test_a_process_that_still_owns_its_slot_goes_on_without_owning_it_again() -> None:
+def test_a_process_that_still_owns_its_slot_publishes_without_owning_it_again() -> None:
     memory = Memory()
     last = memory.put(earlier(BATCH), 0, "c")
     publish_slice(BATCH, 0, Port(memory, 0, last), Rows("ab"))
@@ -195,7 +195,7 @@ def test_a_process_that_still_owns_its_slot_goes_on_without_owning_it_again() ->
 
 
 @pytest.mark.parametrize("last", [BATCH, replace(BATCH, batch_id=8), earlier(BEFORE)])
-def test_a_process_owns_its_slot_again_where_what_it_did_last_does_not_fit(last: Batch) -> None:
+def test_a_process_owns_its_slot_again_if_its_last_marker_does_not_fit(last: Batch) -> None:
     memory = Memory()
     memory.put(earlier(BATCH), 0, "c")
     port = Port(memory, 0, last.marker(0, content("c")))
@@ -230,14 +230,14 @@ def test_a_lost_slot_and_an_unanswered_commit_are_counted() -> None:
 # The driver.
 
 
-def test_what_the_slot_of_whole_micro_batches_tells_stays() -> None:
+def test_an_older_marker_of_whole_micro_batches_is_kept() -> None:
     memory = Memory()
     whole = memory.put(earlier(BEFORE), BATCH_SLOT, "abc")
     publish(memory, [staged(0, "a")])
     assert memory.newest[BATCH_SLOT] == whole
 
 
-def test_nothing_is_committed_where_all_is_published() -> None:
+def test_nothing_is_committed_if_everything_is_published() -> None:
     memory = Memory()
     for slot, rows in enumerate("ab"):
         memory.put(BEFORE, slot, rows)
@@ -246,7 +246,7 @@ def test_nothing_is_committed_where_all_is_published() -> None:
     assert memory.asked == ["own [-1, 0, 1, 2]"]
 
 
-def test_a_slice_that_there_is_no_more_is_refused() -> None:
+def test_a_published_slice_that_no_longer_exists_is_refused() -> None:
     memory = Memory()
     memory.put(BEFORE, 1, "b")
     with pytest.raises(
@@ -264,7 +264,7 @@ def test_an_empty_slice_may_be_missing_in_another_division() -> None:
     assert memory.visible == ["a", "b", "c"]
 
 
-def test_a_difference_that_is_accepted_is_published_beside() -> None:
+def test_after_an_accepted_difference_only_missing_slices_are_published() -> None:
     memory = Memory()
     memory.put(BEFORE, 0, "a")
     slices = [staged(0, "ab"), staged(1, "c")]
@@ -313,7 +313,7 @@ def test_files_that_do_not_hold_what_was_staged_are_not_published() -> None:
 # The whole micro-batch in one transaction.
 
 
-def test_the_whole_is_published_in_one_transaction_from_what_was_kept() -> None:
+def test_a_whole_micro_batch_is_published_in_one_transaction_from_kept_slices() -> None:
     memory = Memory()
     kept = [staged(0, "a"), staged(1, "b")]
     publish(memory, [staged(0, "abc")], atomic=lambda: kept)
@@ -329,7 +329,7 @@ def test_the_whole_retires_slots_too() -> None:
     assert memory.newest[1].run_id == NO_RUN
 
 
-def test_slices_that_an_earlier_start_published_are_completed_by_slices() -> None:
+def test_slices_of_an_earlier_start_are_completed_slice_by_slice() -> None:
     memory = Memory()
     memory.put(BEFORE, 0, "a")
     slices = [staged(0, "a"), staged(1, "b")]
@@ -337,7 +337,7 @@ def test_slices_that_an_earlier_start_published_are_completed_by_slices() -> Non
     assert memory.visible == ["b"]
 
 
-def test_slices_of_a_whole_that_is_published_are_compared_with_it() -> None:
+def test_slices_are_compared_with_a_published_whole_micro_batch() -> None:
     memory = Memory()
     memory.put(BEFORE, BATCH_SLOT, "abc")
     publish(memory, [staged(0, "ca"), staged(1, "b")])
