@@ -61,7 +61,7 @@ def failed(raised: str) -> str:
         (failed(_NULL_ID), "DataError: null ID"),
     ],
 )
-def test_the_cause_of_a_long_error(error: str, told: str) -> None:
+def test_a_long_error_is_reduced_to_its_cause(error: str, told: str) -> None:
     assert cause_of(error) == told
 
 
@@ -75,21 +75,23 @@ def test_the_cause_of_a_long_error(error: str, told: str) -> None:
         _UNMAPPED + _AGAIN + _TRACE + "ImportError: Unable to import required dependency numpy.\n",
     ],
 )
-def test_a_worker_without_memory(raised: str) -> None:
+def test_a_worker_that_runs_out_of_memory_is_reported_with_the_setting_to_change(
+    raised: str,
+) -> None:
     told = cause_of(failed(raised))
     assert told.startswith("A Python worker got no memory (")
     assert "spark.executor.pyspark.memory" in told
     assert raised.split("\n", 1)[0].rpartition(".")[2][:20] in told
 
 
-def test_the_heap() -> None:
+def test_a_full_java_heap_is_reported_with_the_setting_to_change() -> None:
     told = out_of_memory("Job aborted: java.lang.OutOfMemoryError: Java heap space")
     assert told is not None
     assert "spark.driver.memory" in told
     assert out_of_memory("KeyError: MemoryErrors are recognised by their class") is None
 
 
-def test_a_function_for_foreach_batch_that_does_not_read_to_the_end() -> None:
+def test_a_foreach_batch_function_that_does_not_read_all_rows_is_a_config_error() -> None:
     """Spark names the state store; the exception before it has no message."""
     said = (
         "[STATE_STORE_COMMIT_VALIDATION_FAILED] State store commit validation failed for batch 0."
@@ -107,7 +109,9 @@ def test_a_function_for_foreach_batch_that_does_not_read_to_the_end() -> None:
 
 
 @pytest.mark.parametrize("kind", sink_kinds().values(), ids=lambda kind: kind.format_name)
-def test_update_mode_of_a_format(kind: SinkKind[Any]) -> None:
+def test_update_mode_of_a_format_is_rejected_with_foreach_batch_as_the_remedy(
+    kind: SinkKind[Any],
+) -> None:
     """Spark's text is the same in PySpark 4.1 and 4.3, in a classic session and in Connect's."""
     said = (
         "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: requirement failed: "
@@ -123,7 +127,7 @@ def test_update_mode_of_a_format(kind: SinkKind[Any]) -> None:
     assert ("This sink only adds rows" in found.text) == adds_only
 
 
-def test_an_error_of_ours_has_its_topic() -> None:
+def test_our_error_in_a_text_is_found_with_its_topic() -> None:
     assert own_error(_TRACE + _NULL_ID) == ("DataError", "null ID", "null-ids")
     other = own_error("dedup.errors.DataError: a\n\ndedup.errors.X: b\nRemedies: dedup remedies y")
     assert other == ("DataError", "a", None)
@@ -155,7 +159,7 @@ def chained() -> DedupError:
         return error
 
 
-def test_a_user_s_text_that_names_a_class_is_no_error_of_ours() -> None:
+def test_an_error_text_that_only_mentions_our_class_is_not_taken_for_ours() -> None:
     raised = "ValueError: saw dedup.errors.StateError: x"
     text = f"Traceback (most recent call last):\n  File x\n{raised}\n"
     assert cause(text) is None
@@ -172,7 +176,7 @@ def test_a_user_s_text_that_names_a_class_is_no_error_of_ours() -> None:
         chained(),
     ],
 )
-def test_our_error_comes_back_as_what_it_was(ours: DedupError) -> None:
+def test_our_error_keeps_its_class_text_and_remedy_through_spark(ours: DedupError) -> None:
     class StreamingQueryException(Exception):  # PySpark's needs a JVM
         _cause = None
 
@@ -195,7 +199,7 @@ def test_an_error_that_is_ours_already_is_returned() -> None:
     assert cause(around) is ours
 
 
-def test_other_failures_have_no_cause_of_ours() -> None:
+def test_failures_of_others_yield_no_error_of_ours() -> None:
     loop = RuntimeError("x")
     loop.__cause__ = loop
     handler_s_own = KeyError("x")
@@ -204,13 +208,13 @@ def test_other_failures_have_no_cause_of_ours() -> None:
         assert cause(failure) is None
 
 
-def test_classes_that_cannot_be_made_of_a_text() -> None:
+def test_an_error_class_that_cannot_be_rebuilt_becomes_a_dedup_error() -> None:
     for raised in ("dedup.errors.MissingExtraError: no spark", "dedup.errors.Unknown: no spark"):
         found = cause(f"{raised}\n\tat x")
         assert (type(found), str(found)) == (DedupError, "no spark")
 
 
-def test_an_exception_whose_text_died_with_the_jvm() -> None:
+def test_the_cause_is_found_even_if_the_jvm_is_gone() -> None:
     class Captured(Exception):
         _desc = "dedup.errors.StateError: lost"
 
@@ -220,8 +224,8 @@ def test_an_exception_whose_text_died_with_the_jvm() -> None:
     assert type(cause(Captured())) is StateError
 
 
-def test_an_error_of_another_traceback_stays_out() -> None:
-    """Neither its text nor its topic."""
+def test_an_error_of_another_traceback_is_ignored() -> None:
+    """Neither its text nor its topic is used."""
     found = own_error(
         "dedup.errors.DataError: a\n\tat x\nCaused by: Traceback (most recent call last):\n"
         "dedup.errors.StateError: b\nRemedies: dedup remedies y"

@@ -134,7 +134,7 @@ def refused(code: int, *arguments: object) -> str:
         ([f"{kafka(1)}\n-", '-\n{"logOffset":3}'], ["kafka", "file"], [1, None]),
     ],
 )
-def test_sources_in_the_offset_log(
+def test_the_offset_log_shows_kinds_and_partitions_of_sources(
     tmp_path: Path, offsets: list[str], kinds: list[str], partitions: list[int | None]
 ) -> None:
     place = make_checkpoint(tmp_path / "c", *offsets)
@@ -146,14 +146,14 @@ def test_sources_in_the_offset_log(
     assert read_checkpoint(f"file://{place}") == log
 
 
-def test_numbers_are_no_words(tmp_path: Path) -> None:
+def test_the_newest_offsets_are_found_by_number_not_by_text(tmp_path: Path) -> None:
     place = make_checkpoint(tmp_path / "c", kafka(0), kafka(5), kafka(15), first=8)
     log = read_checkpoint(str(place))
     assert log.batch_id == 10
     assert [source.topics for source in log.sources or ()] == [("orders",)]
 
 
-def test_the_offset_log_that_names_its_sources(place: Path) -> None:
+def test_an_offset_log_that_names_its_sources_is_read(place: Path) -> None:
     about = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": CONF})
     (place / "offsets/1").write_text(f"v2\n{about}\n0:{kafka(9)}\nclicks:{kafka(3, 4)}")
     assert [s.partitions for s in read_checkpoint(str(place)).sources or ()] == [1, 2]
@@ -162,7 +162,7 @@ def test_the_offset_log_that_names_its_sources(place: Path) -> None:
 # --- what the command makes of it
 
 
-def test_with_everything_known(tmp_path: Path) -> None:
+def test_check_finds_nothing_wrong_if_everything_is_known(tmp_path: Path) -> None:
     place = make_checkpoint(tmp_path / "c", kafka(0, 0, 0, 0), kafka(1000, 1000, 1000, 1000))
     properties = tmp_path / "spark-defaults.conf"
     properties.write_text(
@@ -182,7 +182,7 @@ def test_with_everything_known(tmp_path: Path) -> None:
     assert not {"breaks", "costs", "told"} & set(last.split())
 
 
-def test_a_sink_is_known_by_what_it_staged(tmp_path: Path) -> None:
+def test_check_recognises_a_sink_by_its_staging_folder(tmp_path: Path) -> None:
     place = make_checkpoint(tmp_path / "c", kafka(0, 0), kafka(10, 10))
     assert not findings(place).keys() & {"sink-readers", "sink-markers"}
     (place / SINKS / "audit").mkdir(parents=True)
@@ -191,12 +191,12 @@ def test_a_sink_is_known_by_what_it_staged(tmp_path: Path) -> None:
     assert "Topic out-markers" in found["sink-markers"][0]["evidence"]
 
 
-def test_the_sink_stages_where_it_is_looked_for() -> None:
+def test_the_kafka_sink_stages_where_check_looks() -> None:
     given = {"kafka.bootstrap.servers": "h:1", "topic": "t", "checkpointLocation": "/c"}
     assert kafka_options(given).ledger == f"/c/{SINKS}/kafka"
 
 
-def test_exit_code_4_where_the_guarantee_breaks(tmp_path: Path) -> None:
+def test_check_exits_with_4_if_the_guarantee_breaks(tmp_path: Path) -> None:
     place = make_checkpoint(tmp_path / "c", kafka(0, 0), kafka(10, 10))
     log = make_log(tmp_path / "log")
     result = run(place, "--log", log, "--kafka-retention", "7 days", *LOCAL)
@@ -210,7 +210,7 @@ def test_exit_code_4_where_the_guarantee_breaks(tmp_path: Path) -> None:
     assert (body["status"], body["exit_code"], body["name"]) == ("breaks", 4, "orders")
 
 
-def test_without_anything_else_it_says_what_to_give(tmp_path: Path) -> None:
+def test_with_a_checkpoint_alone_check_names_the_missing_options(tmp_path: Path) -> None:
     place = make_checkpoint(tmp_path / "c", kafka(0, 0), kafka(10, 10))
     result = run(place)
     assert result.exit_code == 0, result.output
@@ -232,14 +232,14 @@ def test_without_anything_else_it_says_what_to_give(tmp_path: Path) -> None:
     assert "--entity-name orders --describe" in listed.stdout
 
 
-def test_every_line_fits_but_what_is_to_be_copied(tmp_path: Path) -> None:
+def test_only_commands_to_copy_are_longer_than_80_columns(tmp_path: Path) -> None:
     place = make_checkpoint(tmp_path / "c", kafka(0, 0), kafka(10, 10))
     assert all(len(line) <= 80 for line in run(place).stdout.split("\n"))
     long = [line for line in run(place, "--all").stdout.split("\n") if len(line) > 80]
     assert all(line.strip().startswith("kafka-configs.sh") for line in long)
 
 
-def test_the_checkpoint_wins_over_settings_that_it_keeps(place: Path) -> None:
+def test_settings_in_the_checkpoint_override_given_ones(place: Path) -> None:
     (found,) = findings(place, *LOCAL, "--conf", "spark.sql.shuffle.partitions=64")[
         "shuffle-partitions"
     ]
@@ -253,7 +253,7 @@ def test_the_checkpoint_wins_over_settings_that_it_keeps(place: Path) -> None:
      ("7 days", (), 4, "give --late drop."), ("7 days", ("--late", "emit"), 4, "pass again"),
      ("7 days", ("--late", "drop"), 0, "dropped as late")],
 )  # fmt: skip
-def test_options_of_the_next_start(
+def test_check_judges_by_the_options_of_the_next_start(
     tmp_path: Path, place: Path, retention: str, flags: tuple[str, ...], code: int, said: str
 ) -> None:
     log = make_log(tmp_path / "log", slowest_sources=(('["orders",0]', 1, False),), late=0)
@@ -264,8 +264,10 @@ def test_options_of_the_next_start(
     assert ("--late" in found["evidence"]) == (code == 4 and not flags)
 
 
-def test_what_the_last_micro_batches_of_a_log_show_is_found(tmp_path: Path, place: Path) -> None:
-    """Under any options: a partition at one time, clamped records, late ones."""
+def test_check_reports_problems_in_the_last_micro_batches_of_a_log(
+    tmp_path: Path, place: Path
+) -> None:
+    """A source partition whose clock stands, clamped records, and late records."""
     log = MetricsLog(tmp_path / "log")
     now_ms = 1_700_000_000_000
     for number in range(10):
@@ -288,7 +290,7 @@ def test_what_the_last_micro_batches_of_a_log_show_is_found(tmp_path: Path, plac
     assert "at most 1 % of the records were late or clamped" in fine["evidence"]
 
 
-def test_a_log_tells_of_less_than_exactly_once(tmp_path: Path, place: Path) -> None:
+def test_a_log_reveals_a_weaker_guarantee_than_exactly_once(tmp_path: Path, place: Path) -> None:
     """Also if its last micro-batch read no filter: its duplicates were in the tail."""
     log = MetricsLog(tmp_path / "log")
     shown = {"filter_false_positive": 0, "filter_unconfirmed": 9}
@@ -301,7 +303,9 @@ def test_a_log_tells_of_less_than_exactly_once(tmp_path: Path, place: Path) -> N
     assert "at-most-once" in found["evidence"]
 
 
-def test_a_log_tells_of_numbered_records(tmp_path: Path, place: Path) -> None:
+def test_a_log_of_numbered_records_selects_their_rules_and_options(
+    tmp_path: Path, place: Path
+) -> None:
     log = MetricsLog(tmp_path / "log")
     for number in range(3):
         made = sequence_batch(number, run_id=f"run-{number}", expired_before_ms=None)
@@ -319,8 +323,8 @@ def test_a_log_tells_of_numbered_records(tmp_path: Path, place: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [batch, sequence_batch])
-def test_a_log_shows_the_size_of_rows(tmp_path: Path, place: Path, make: Any) -> None:
-    """Of the micro-batch with the largest rows, and not for `dedup run`, which knows its files."""
+def test_check_takes_the_size_of_rows_from_the_log(tmp_path: Path, place: Path, make: Any) -> None:
+    """The micro-batch with the largest rows counts. `dedup run` knows its files instead."""
     log = MetricsLog(tmp_path / "log")
     for number, row_bytes in enumerate((200, 800, 0)):
         rows = make(number).records_in + make(number).heartbeats
@@ -332,29 +336,31 @@ def test_a_log_shows_the_size_of_rows(tmp_path: Path, place: Path, make: Any) ->
         assert "arrow-batches" not in findings(output, "--log", tmp_path / "log")
 
 
-def test_dedup_run_is_believed_before_its_log(tmp_path: Path) -> None:
+def test_the_record_of_dedup_run_overrides_the_log(tmp_path: Path) -> None:
     output = run_output(tmp_path, guarantee="at-least-once")
     make_log(tmp_path / "log")
     (found,) = findings(output, "--log", tmp_path / "log")["guarantee"]
     assert "at-least-once" in found["evidence"]
 
 
-def test_the_next_start_of_dedup_run_may_drop_what_is_late(tmp_path: Path) -> None:
+def test_check_accepts_another_late_policy_for_the_next_dedup_run(tmp_path: Path) -> None:
     record = Record.read(run_output(tmp_path, timestamp="ts"))
     assert record is not None
     assert of_run(Facts(), record).late == "emit"
     assert of_run(Facts(late="drop"), record).late == "drop"
 
 
-def test_the_certificate_tells_time(tmp_path: Path, place: Path) -> None:
+def test_the_certificate_shows_that_a_query_uses_processing_time(
+    tmp_path: Path, place: Path
+) -> None:
     catalog = make_catalog(tmp_path / "catalog", shards=6, timestamp="processing time")
     found = findings(place, "--catalog", catalog, *LOCAL)
     assert "source-clocks" not in found
     assert str(catalog) in found["catalog-place"][0]["evidence"]
 
 
-def test_a_query_that_has_not_begun(tmp_path: Path) -> None:
-    """As `dedup catalog adopt` leaves a checkpoint."""
+def test_a_query_that_has_not_started_is_reported_as_such(tmp_path: Path) -> None:
+    """`dedup catalog adopt` leaves such a checkpoint."""
     place = tmp_path / "c"
     place.mkdir()
     (place / "metadata").write_text(json.dumps({"id": QUERY}))
@@ -365,7 +371,7 @@ def test_a_query_that_has_not_begun(tmp_path: Path) -> None:
         (place / folder).mkdir()
 
 
-def test_an_older_entry_that_is_cut_is_passed_over(tmp_path: Path) -> None:
+def test_a_truncated_older_offset_entry_is_skipped(tmp_path: Path) -> None:
     place = make_checkpoint(tmp_path / "c", kafka(0), kafka(500), kafka(510))
     (place / "offsets/0").write_text("v1\n{")
     (source,) = read_checkpoint(str(place)).sources or ()
@@ -391,25 +397,25 @@ def run_output(tmp_path: Path, *, timestamp: str | None = None, **given: Any) ->
     return options.output
 
 
-def test_the_output_of_dedup_run_tells_all(tmp_path: Path) -> None:
+def test_the_output_of_dedup_run_settles_every_rule(tmp_path: Path) -> None:
     found = findings(run_output(tmp_path), *LOCAL)
     levels = {finding["level"] for each in found.values() for finding in each}
     assert "cannot be told" not in levels
     assert "breaks the guarantee" not in levels
 
 
-def test_settings_given_win_over_those_of_dedup_run(tmp_path: Path) -> None:
+def test_given_settings_override_those_of_dedup_run(tmp_path: Path) -> None:
     found = findings(run_output(tmp_path), "--conf", "spark.master=local[16]")
     assert "12 of 16 cores" in found["shuffle-partitions"][0]["evidence"]
 
 
-def test_a_damaged_record_of_dedup_run(tmp_path: Path) -> None:
+def test_a_damaged_record_of_dedup_run_is_rejected(tmp_path: Path) -> None:
     output = run_output(tmp_path)
     (output / "_dedup.json").write_text('{"format": 1, "options"')
     assert "_dedup.json cannot be read" in refused(2, output)
 
 
-def test_a_record_that_lacks_options(tmp_path: Path) -> None:
+def test_a_record_that_lacks_options_is_rejected(tmp_path: Path) -> None:
     output = run_output(tmp_path)
     record = Record.read(output)
     assert record is not None
@@ -420,7 +426,7 @@ def test_a_record_that_lacks_options(tmp_path: Path) -> None:
 # --- bad input
 
 
-def test_what_is_no_checkpoint(tmp_path: Path) -> None:
+def test_a_place_without_a_checkpoint_of_dedup_is_rejected(tmp_path: Path) -> None:
     assert "holds no checkpoint" in refused(2, tmp_path / "nothing")
     (tmp_path / "notes.txt").write_text("hello")
     assert "holds no checkpoint" in refused(2, tmp_path)
@@ -435,41 +441,41 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
     ["", "v1", "v1\n", 'v1\n{"batchWatermarkMs":0,"conf":{"spark.sq', 'v1\n{"conf":{}}\n',
      'v1\n{"conf":{}}\n{"orders":{"0":12', "v1\n[]\n5", "v9\n{}\n5", "v2\n{}\n5", "\x00\x01\n\n\n"],
 )  # fmt: skip
-def test_the_last_offsets_are_cut(tmp_path: Path, content: str) -> None:
+def test_truncated_last_offsets_are_reported_as_damage(tmp_path: Path, content: str) -> None:
     place = make_checkpoint(tmp_path / "c", kafka(1), kafka(2))
     (place / "offsets/1").write_text(content)
     assert "offsets/1 is damaged: it is cut short" in refused(3, place)
 
 
 @pytest.mark.parametrize("content", [b"", b'{"id":"ab', b"[]", b"\xff\xfe", b"null"])
-def test_the_metadata_is_cut(place: Path, content: bytes) -> None:
+def test_damaged_metadata_is_reported(place: Path, content: bytes) -> None:
     (place / "metadata").write_bytes(content)
     assert "metadata is damaged" in refused(3, place)
 
 
 @pytest.mark.parametrize("content", ["", "v1", "v1\n{", "v1\n[]", "v1\n5"])
-def test_an_operator_s_log_that_is_cut_leaves_it_unknown(place: Path, content: str) -> None:
+def test_a_truncated_operator_log_does_not_stop_check(place: Path, content: str) -> None:
     (place / "state/0/_metadata/metadata").write_text(content)
     assert run(place, *LOCAL).exit_code == 0
 
 
-def test_a_folder_in_the_place_of_a_log(place: Path) -> None:
+def test_a_folder_in_place_of_an_offset_log_entry_is_rejected(place: Path) -> None:
     (place / "offsets/0").unlink()
     (place / "offsets/0").mkdir()
     assert "offsets/0 cannot be read" in refused(2, place)
 
 
-def test_another_query(tmp_path: Path, place: Path) -> None:
+def test_a_query_option_that_names_another_query_is_rejected(tmp_path: Path, place: Path) -> None:
     assert run(place, "--query", QUERY).exit_code == 0
     assert f"of query {QUERY}, not of --query orders" in refused(2, place, "--query", "orders")
     log = make_log(tmp_path / "log")
     assert run(place, "--query", "orders", "--log", log).exit_code == 4
 
 
-def test_a_catalog_that_is_not_there(
+def test_a_missing_catalog_is_rejected(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A query without records has none; where no one can tell, it counts as missing."""
+    """A query without records has no catalog; if Spark cannot tell, it counts as missing."""
 
     def no_spark() -> NoReturn:
         raise DedupError("Spark does not start")
@@ -478,13 +484,13 @@ def test_a_catalog_that_is_not_there(
     assert "holds no catalog of query" in refused(2, place, "--catalog", tmp_path / "none")
 
 
-def test_a_damaged_certificate(tmp_path: Path, place: Path) -> None:
+def test_a_damaged_certificate_is_reported(tmp_path: Path, place: Path) -> None:
     catalog = make_catalog(tmp_path / "catalog")
     (catalog / QUERY / "certificate.json").write_text("{")
     assert "certificate" in refused(3, place, "--catalog", catalog)
 
 
-def test_a_log_of_another_query(tmp_path: Path, place: Path) -> None:
+def test_a_log_of_another_query_is_rejected(tmp_path: Path, place: Path) -> None:
     log = make_log(tmp_path / "log", query_id="another")
     assert "has no micro-batch of query" in refused(2, place, "--log", log)
     assert "not a folder of metrics logs" in refused(2, place, "--log", tmp_path / "none")
@@ -507,7 +513,7 @@ def test_a_log_of_another_query(tmp_path: Path, place: Path) -> None:
         (("--properties", "/"), "--properties / cannot be read"),
     ],
 )
-def test_bad_flags(place: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_invalid_flags_are_rejected(place: Path, arguments: tuple[str, ...], says: str) -> None:
     assert says in refused(2, place, *arguments)
 
 
@@ -515,14 +521,14 @@ def test_bad_flags(place: Path, arguments: tuple[str, ...], says: str) -> None:
     ("content", "says"),
     [(b"spark.master local\nwhat\n", "line 2: it is not KEY VALUE"), (b"\xff\xfe", "UTF-8")],
 )
-def test_properties_that_cannot_be_read(
+def test_properties_that_cannot_be_read_are_rejected(
     tmp_path: Path, place: Path, content: bytes, says: str
 ) -> None:
     (tmp_path / "p").write_bytes(content)
     assert says in refused(2, place, "--properties", tmp_path / "p")
 
 
-def test_retention() -> None:
+def test_retention_is_a_duration_or_forever() -> None:
     assert retention("1 hour", option="x") == HOUR_MS
     assert retention("-1", option="x") == retention("forever", option="x") == FOREVER_MS
 
@@ -530,7 +536,7 @@ def test_retention() -> None:
 # --- the screen
 
 
-def test_findings_on_the_screen() -> None:
+def test_the_screen_shows_the_worst_finding_first_and_a_summary() -> None:
     fine = Finding(rule="all-well", level=Level.FINE, evidence="Nothing to do.")
     broken = Finding(
         rule="worst",
@@ -551,7 +557,7 @@ def test_findings_on_the_screen() -> None:
     assert summary_line([fine, broken]).plain == ("2 looked at: 1 breaks the guarantee, 1 fine")
 
 
-def test_only_what_an_option_would_settle_is_folded() -> None:
+def test_only_rules_that_an_option_would_settle_are_folded() -> None:
     settled, other = (
         Finding(rule=rule, level=Level.UNKNOWN, evidence=evidence)
         for rule, evidence in (("speed", "Not known. Give --conf KEY=VALUE."), ("odd", "No idea."))
@@ -562,7 +568,7 @@ def test_only_what_an_option_would_settle_is_folded() -> None:
     assert [line.strip() for line in lines[3:]] == ["--properties or --conf: speed"]
 
 
-def test_markup_in_a_finding_is_text() -> None:
+def test_markup_in_a_finding_is_printed_as_text() -> None:
     odd = Finding(
         rule="r", level=Level.COSTS, evidence="Topic [bold]x[/] is odd.", change="[red]=1"
     )

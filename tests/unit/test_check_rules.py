@@ -297,7 +297,7 @@ ALL_CASES = [
 
 
 @pytest.mark.parametrize(("name", "case"), ALL_CASES)
-def test_a_rule(name: str, case: Case) -> None:
+def test_each_rule_gives_the_expected_finding(name: str, case: Case) -> None:
     found = rule(name, Facts(**case.facts))
     if case.level is None:
         assert found == []
@@ -316,7 +316,7 @@ def test_every_rule_has_its_cases() -> None:
     assert set(SEQUENCE_RULES) - set(RULES) | {"source-clocks"} == set(SEQUENCE_CASES)
 
 
-def test_of_numbered_records_nothing_is_said_of_ids_and_their_catalog() -> None:
+def test_numbered_records_get_no_findings_about_ids_or_the_catalog() -> None:
     known = Facts(**producers(), **WEEK, catalog_local="/catalog", guarantee="at-most-once")
     found = advise(known)
     assert not {"horizon-retention", "catalog-place", "guarantee"} & {one.rule for one in found}
@@ -333,7 +333,7 @@ def test_findings_are_whole_sentences_with_a_remedy(name: str, case: Case) -> No
         assert finding.change is None or finding.level is not FINE
 
 
-def test_what_matters_most_comes_first() -> None:
+def test_the_most_severe_findings_come_first() -> None:
     levels = [f.level for f in advise(Facts(**settings(cores=2, settings={STRICT: "false"})))]
     assert levels == sorted(levels, key=list(Level).index)
     assert levels[0] is BREAKS
@@ -349,7 +349,9 @@ def test_what_matters_most_comes_first() -> None:
         ({"spark.master": "local[4]", "spark.driver.memory": "1g", PYSPARK: "8g"}, 176 * MIB),
     ],
 )
-def test_one_report_advises_one_share(settings: dict[str, str], share: int) -> None:
+def test_all_findings_of_a_report_advise_the_same_batch_size(
+    settings: dict[str, str], share: int
+) -> None:
     given = {CORES: "4", PYSPARK: "4g"} | settings
     facts = Facts(settings=given, complete=True, cores=4, machine_bytes=4 << 30)
     changes = [f.change for name in ("batch-memory", "pyspark-memory") for f in rule(name, facts)]
@@ -365,11 +367,11 @@ def test_one_report_advises_one_share(settings: dict[str, str], share: int) -> N
      ("64MiB", "b", 64 << 20), ("2147483647b", "b", (1 << 31) - 1), ("8 gb", "b", 8 << 30),
      ("much", "b", None), ("", "b", None), (None, "b", None)],
 )  # fmt: skip
-def test_sizes(text: str | None, unit: str, size: int | None) -> None:
+def test_sizes_are_read_in_sparks_spelling(text: str | None, unit: str, size: int | None) -> None:
     assert size_bytes(text, unit=unit) == size
 
 
-def test_whole_numbers() -> None:
+def test_only_whole_numbers_are_read() -> None:
     assert [whole_number(text) for text in ("8", " 8 ", "8.5", "-8", "", None)] == [8, 8] + [
         None
     ] * 4
@@ -399,6 +401,8 @@ def test_whole_numbers() -> None:
         ),
     ],
 )
-def test_cores(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], cores: int | None) -> None:
+def test_the_number_of_cores_follows_from_the_settings(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], cores: int | None
+) -> None:
     monkeypatch.setattr(machine, "machine_cores", lambda: 16)
     assert cores_of(given) == cores

@@ -27,7 +27,7 @@ _WRAPPED = (
      (SinkError("x", remedy="sink-differs"), FAILED), (SegmentDamaged("x"), DAMAGE),
      (StateError("x"), DAMAGE)],
 )  # fmt: skip
-def test_own_errors(error: Exception, code: int) -> None:
+def test_our_errors_keep_their_message_and_get_an_exit_code(error: Exception, code: int) -> None:
     failure = explain(error)
     assert (failure.message, failure.exit_code, failure.kind) == ("x", code, type(error).__name__)
 
@@ -82,14 +82,14 @@ def test_own_errors(error: Exception, code: int) -> None:
         ),
     ],
 )
-def test_spark_errors(text: str, message: str) -> None:
+def test_an_error_of_spark_is_reduced_to_its_cause(text: str, message: str) -> None:
     failure = explain(Py4JError(text))
     own = "SegmentDamaged" if "SegmentDamaged" in text else None
     assert (failure.message, failure.exit_code) == (message, DAMAGE if own else TEMPORARY)
     assert failure.kind == (own or "Py4JError")
 
 
-def test_errors_of_the_system_and_of_java_have_a_way_out(tmp_path: Path) -> None:
+def test_errors_of_the_system_and_of_java_are_explained(tmp_path: Path) -> None:
     failure = explain(OSError(28, "No space left on device", "/out/x"))
     assert (failure.message, failure.remedy) == ("No space left on device (/out/x)", "local-disk")
     assert failure.exit_code == TEMPORARY
@@ -109,7 +109,7 @@ def test_errors_of_the_system_and_of_java_have_a_way_out(tmp_path: Path) -> None
     assert memory_fault(refused, log) is None
 
 
-def test_a_fault_of_our_own_says_so() -> None:
+def test_an_unexpected_exception_is_reported_as_an_internal_error() -> None:
     failure = explain(TypeError("f() takes 1 argument"))
     assert failure.message.startswith("internal error, TypeError: f() takes 1 argument")
     assert failure.exit_code == TEMPORARY

@@ -33,7 +33,7 @@ def figures(*batches: Any, emitted: frozenset[str] = frozenset({"unique"})) -> F
     return Figures.of(batches, emitted=emitted, files=3, seconds=2.0)
 
 
-def test_counts_add_up_and_levels_are_the_last() -> None:
+def test_counts_are_summed_and_levels_are_the_latest() -> None:
     made_of = figures(
         batch(records_in=10, unique=7, duplicate=3, emitted=10, state_bytes=500),
         batch(records_in=6, unique=2, duplicate=3, late=1, emitted=6, state_bytes=400),
@@ -55,7 +55,7 @@ def shown(value: Figures, notes: Sequence[tuple[str, str, str]] = ()) -> str:
     return out.getvalue()
 
 
-def test_table_fits_and_says_when_the_sum_is_off() -> None:
+def test_the_table_fits_80_columns_and_reports_a_sum_that_is_off() -> None:
     good = shown(figures(batch(records_in=5, unique=2, duplicate=1, late=1, null_id=1)))
     assert "= sum of the next four" in good
     assert max(len(line.rstrip()) for line in good.split("\n")) <= 80
@@ -67,7 +67,7 @@ def test_table_fits_and_says_when_the_sum_is_off() -> None:
     assert "none yet" in shown(figures())
 
 
-def test_times_without_a_clock() -> None:
+def test_times_and_spans_of_any_size_are_formatted() -> None:
     far_ms = 10**17
     assert [iso(0), iso(-1), iso(far_ms)] == [
         "1970-01-01T00:00:00Z",
@@ -95,7 +95,7 @@ def test_demo_events_are_the_same_for_a_seed() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 7])
-def test_demo_truth_by_brute_force(seed: int) -> None:
+def test_the_demos_truth_matches_a_brute_force_count(seed: int) -> None:
     stream, truth = made.make_stream(20_000, seed)
     file_of = stream.delivered_ms // (made.SPAN_MS // made.FILES)
     batch_of = file_of.clip(max=made.FILES - 1) // made.FILES_PER_TRIGGER

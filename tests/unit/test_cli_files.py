@@ -44,7 +44,7 @@ def options_for(folder: Path, *names: str, **options: object) -> RunOptions:
      (("part-0.snappy.parquet", "_SUCCESS", ".part-0.crc"), "parquet", False),
      (("part-0.zstd.ORC",), "orc", False)],
 )  # fmt: skip
-def test_format_by_names(
+def test_file_names_show_format_and_compression(
     tmp_path: Path, names: tuple[str, ...], file_format: str, compressed: bool
 ) -> None:
     files = find_files(options_for(tmp_path, *names))
@@ -57,7 +57,9 @@ def test_format_by_names(
      (("readme.txt",), "holds no file named as csv, json, parquet or orc; give --format"),
      ((), "holds no files")],
 )  # fmt: skip
-def test_names_that_show_no_format(tmp_path: Path, names: tuple[str, ...], text: str) -> None:
+def test_names_that_show_no_single_format_need_the_format_option(
+    tmp_path: Path, names: tuple[str, ...], text: str
+) -> None:
     with pytest.raises(ConfigError, match=text):
         find_files(options_for(tmp_path, *names))
     assert len(find_files(options_for(tmp_path, file_format="csv")).paths) == len(names)
@@ -76,7 +78,7 @@ def test_partition_folders_are_seen(tmp_path: Path) -> None:
     assert "recursiveFileLookup" not in find_files(options_for(tmp_path)).reader_options
 
 
-def test_one_file_as_input(tmp_path: Path) -> None:
+def test_one_file_can_be_the_input(tmp_path: Path) -> None:
     options = options_for(tmp_path, "a[1].csv", "b.csv")
     files = find_files(replace(options, input=tmp_path / "in" / "a[1].csv"))
     assert (files.root, files.pattern) == (tmp_path / "in", None)
@@ -95,7 +97,7 @@ def test_a_file_that_only_hadoop_unpacks_is_refused(tmp_path: Path, name: str) -
     ("name", "text"),
     [("a:1.csv", "has a colon in its name"), ("a\udce4.csv", "has a name that is not in UTF-8")],
 )
-def test_names_that_spark_cannot_read(tmp_path: Path, name: str, text: str) -> None:
+def test_names_that_spark_cannot_read_are_rejected(tmp_path: Path, name: str, text: str) -> None:
     options = options_for(tmp_path, "b.csv", name)
     with pytest.raises(ConfigError, match=text) as refused:
         find_files(options)
@@ -139,7 +141,7 @@ def test_links_are_followed_as_spark_does(tmp_path: Path) -> None:
         find_files(options)
 
 
-def test_a_file_beside_partition_folders(tmp_path: Path) -> None:
+def test_a_file_outside_partition_folders_is_rejected(tmp_path: Path) -> None:
     check_in_folders(find_files(options_for(tmp_path, "day=1/a.csv", "day=2/x/b.csv")))
     with pytest.raises(ConfigError, match=r"d/c\.csv is not in a folder such as day="):
         check_in_folders(find_files(options_for(tmp_path, "d/c.csv")))
@@ -162,7 +164,7 @@ def record_of(options: RunOptions, query_id: str | None = None) -> Record:
     )
 
 
-def test_record_round_trip(tmp_path: Path) -> None:
+def test_a_record_is_read_back_as_written(tmp_path: Path) -> None:
     record = record_of(options_for(tmp_path), "q1")
     assert Record.read(tmp_path) is None
     record.write(tmp_path)
@@ -221,7 +223,7 @@ def test_a_damaged_record_is_refused(tmp_path: Path, body: str) -> None:
         Record.read(tmp_path)
 
 
-def test_batches_of_somebody_else_are_refused(tmp_path: Path) -> None:
+def test_output_of_another_program_is_refused(tmp_path: Path) -> None:
     (tmp_path / "batch=0").mkdir()
     with pytest.raises(ConfigError, match="another program wrote"):
         Record.read(tmp_path)
@@ -239,7 +241,7 @@ def test_batches_of_somebody_else_are_refused(tmp_path: Path) -> None:
         ({"shards": 3}, "--shards is 3 now and was 2"),
     ],
 )
-def test_another_meaning_is_refused(
+def test_options_that_change_the_meaning_of_a_run_are_rejected(
     tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     record = record_of(options_for(tmp_path))
@@ -265,7 +267,7 @@ def test_an_option_that_lost_its_meaning_need_not_be_repeated(
         check_same(now, record_of(replace(now, read_options=(("encoding", "UTF-16"),))))
 
 
-def test_policies_may_change(tmp_path: Path) -> None:
+def test_policies_may_change_between_runs(tmp_path: Path) -> None:
     record = record_of(options_for(tmp_path, timestamp="t"))
     given = {"horizon": "9 days", "late": "drop", "lateness": "1 hour", "files_per_trigger": 3,
              "duplicates": tmp_path / "dup", "fpr": 0.1}  # fmt: skip
@@ -293,7 +295,7 @@ def test_another_checkpoint_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("side", [False, True])
 def test_batches_that_the_checkpoint_has_not_begun_are_refused(tmp_path: Path, side: bool) -> None:
-    """After `dedup catalog adopt`, or a restored checkpoint, their numbers come again."""
+    """After `dedup catalog adopt` or a restored checkpoint Spark uses their numbers again."""
     options = options_for(tmp_path, duplicates=tmp_path / "side")
     offsets = options.checkpoint / "offsets"
     offsets.mkdir(parents=True)
@@ -309,7 +311,7 @@ def test_batches_that_the_checkpoint_has_not_begun_are_refused(tmp_path: Path, s
         check_checkpoint(options, record)
 
 
-def test_one_run_at_a_time(tmp_path: Path) -> None:
+def test_only_one_run_may_use_an_output_at_a_time(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib\n"
         "from dedup.cli.run.record import exclusive\n"
@@ -377,7 +379,7 @@ def test_the_log_is_read_as_it_grows(tmp_path: Path, v2: bool) -> None:
     assert log.committed() == -1
 
 
-def test_files_written_again(tmp_path: Path) -> None:
+def test_files_that_were_overwritten_after_reading_are_found(tmp_path: Path) -> None:
     checkpoint_with(tmp_path / "ck", commits=2)
     folder = tmp_path / "ck" / "sources" / "0"
     folder.mkdir(parents=True)
@@ -423,8 +425,8 @@ def test_the_warning_names_some_and_counts_all() -> None:
     assert "rename it" in told
 
 
-def test_a_record_of_an_earlier_release(tmp_path: Path) -> None:
-    """Options that there were not yet had their defaults."""
+def test_options_missing_in_an_older_record_count_as_defaults(tmp_path: Path) -> None:
+    """Options that did not exist yet count as their defaults."""
     options = options_for(tmp_path, timestamp="t")
     record = record_of(options, "q1")
     older = replace(
@@ -445,7 +447,7 @@ def test_a_record_of_an_earlier_release(tmp_path: Path) -> None:
         check_same(options_for(tmp_path, timestamp="t", stable_timestamps=True), older)
 
 
-def test_rows_set_aside_alone_count_as_published(tmp_path: Path) -> None:
+def test_a_micro_batch_of_bad_records_alone_counts_as_published(tmp_path: Path) -> None:
     options = options_for(tmp_path, bad_records=str(tmp_path / "bad"))
     record = record_of(options, "q1")
     (options.checkpoint / "offsets").mkdir(parents=True)

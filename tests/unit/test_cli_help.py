@@ -27,13 +27,13 @@ def commands(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
 COMMANDS = dict(commands(get_command(app)))
 
 
-def test_all_are_here() -> None:
+def test_the_list_of_commands_is_complete() -> None:
     assert set(COMMANDS) >= {(), ("run",), ("watch",), ("catalog",), ("catalog", "inspect")}
     assert len(COMMANDS) >= 14
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(path) or "dedup")
-def test_a_help_screen(path: tuple[str, ...]) -> None:
+def test_every_help_screen_fits_80_columns_and_explains_every_option(path: tuple[str, ...]) -> None:
     shown = RUNNER.invoke(app, [*path, "--help"])
     assert shown.exit_code == 0
     assert RUNNER.invoke(app, [*path, "-h"]).stdout == shown.stdout
@@ -63,7 +63,7 @@ def test_paragraphs_are_wrapped_to_the_screen() -> None:
     assert not re.search(r"without *\n", shown)
 
 
-def test_an_error_of_usage_shows_the_same_words() -> None:
+def test_a_usage_error_shows_the_usage_and_the_help_command() -> None:
     told = RUNNER.invoke(app, ["explain"])
     assert told.exit_code == 2
     assert "Usage: dedup explain [OPTIONS] ROOT ID...\n" in told.stderr

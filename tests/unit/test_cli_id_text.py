@@ -37,12 +37,14 @@ UUID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
         ("timestamp_ntz", "2024-01-01", datetime(2024, 1, 1), pa.timestamp("us")),
     ],
 )  # fmt: skip
-def test_one_column(kind: str, text: str, value: Any, arrow: pa.DataType) -> None:
+def test_text_becomes_the_key_of_one_column(
+    kind: str, text: str, value: Any, arrow: pa.DataType
+) -> None:
     (key,) = encode_ids([pa.array([value], arrow)]).keys
     assert list(id_key([("id", kind)], [text])) == [key]
 
 
-def test_several_columns_and_a_null() -> None:
+def test_texts_become_the_key_of_several_columns_with_a_null() -> None:
     columns = [("shop", "int"), ("number", "bigint"), ("name", "string")]
     arrays = [pa.array([3], pa.int32()), pa.array([None], pa.int64()), pa.array(["x"])]
     assert list(id_key(columns, ["3", "NULL", "x"])) == list(encode_ids(arrays).keys)
@@ -55,12 +57,12 @@ def test_several_columns_and_a_null() -> None:
         ("boolean", "yes"), ("binary", "xyz"), ("date", "2024-02-30"), ("timestamp", "noon"),
     ],
 )  # fmt: skip
-def test_no_value_of_the_column(kind: str, text: str) -> None:
+def test_text_that_is_not_a_value_of_the_column_is_rejected(kind: str, text: str) -> None:
     with pytest.raises(ConfigError, match="is not a value of column id"):
         id_key([("id", kind)], [text])
 
 
-def test_what_is_refused() -> None:
+def test_a_wrong_number_of_values_and_interval_ids_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"column of the record ID \(a int\), not 2"):
         id_key([("a", "int")], ["1", "2"])
     with pytest.raises(ConfigError, match=r"IDs of type interval .* cannot be written"):

@@ -21,7 +21,7 @@ def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("module", ["typer", "rich"])
-def test_without_the_cli_extra(module: str) -> None:
+def test_a_missing_cli_extra_is_reported_with_the_install_command(module: str) -> None:
     done = without(module, "run")
     assert done.returncode == 1
     assert "needs the extra 'cli', which is not installed: pip install rich typer" in done.stderr
@@ -31,7 +31,7 @@ def test_without_the_cli_extra(module: str) -> None:
     assert done.stdout.startswith("dedup ")
 
 
-def test_without_spark(tmp_path: object) -> None:
+def test_run_without_spark_reports_the_install_command(tmp_path: object) -> None:
     arguments = ["run", str(tmp_path), "--id", "a", "--horizon", "1 day"]
     done = without("pyspark", *arguments, "--format", "csv", "--output", f"{tmp_path}-out")
     assert done.returncode == 1
@@ -41,7 +41,7 @@ def test_without_spark(tmp_path: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["dedup_by_id", "DedupListener", "check_query"])
-def test_the_library_without_spark(name: str) -> None:
+def test_importing_a_spark_feature_without_spark_names_the_extra(name: str) -> None:
     code = f"import sys; sys.modules['pyspark'] = None\nfrom dedup import {name}"
     done = python("-c", code)
     assert done.stderr.endswith(
@@ -51,7 +51,7 @@ def test_the_library_without_spark(name: str) -> None:
     assert done.stderr.count("Traceback") == 1
 
 
-def test_a_module_that_pyspark_lacks_is_no_missing_extra() -> None:
+def test_a_module_that_pyspark_lacks_is_not_reported_as_a_missing_extra() -> None:
     """As in another release of PySpark."""
     code = (
         "import sys, pyspark; sys.modules['pyspark.sql.streaming.listener'] = None\n"
@@ -62,7 +62,7 @@ def test_a_module_that_pyspark_lacks_is_no_missing_extra() -> None:
     assert "needs the extra" not in told
 
 
-def test_without_java(tmp_path: Path) -> None:
+def test_run_without_java_says_how_to_install_it(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "one.csv").write_text("a\n1\n")
     arguments = ["run", f"{tmp_path}/in", "--id", "a", "--horizon", "1 day"]
@@ -73,7 +73,7 @@ def test_without_java(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_spark_starts_on_a_release_that_names_its_servers_otherwise() -> None:
+def test_a_pyspark_without_accumulator_tcp_server_gets_as_far_as_starting_java() -> None:
     """PySpark 4.0 has no `AccumulatorTCPServer`."""
     code = (
         "from pyspark import accumulators; vars(accumulators).pop('AccumulatorTCPServer', None)\n"
@@ -84,7 +84,7 @@ def test_spark_starts_on_a_release_that_names_its_servers_otherwise() -> None:
     assert "MachineError: Spark does not start: " in done.stderr
 
 
-def test_version() -> None:
+def test_version_lists_the_kernel_and_the_dependencies() -> None:
     from dedup import kernel
 
     done = dedup("--version")
@@ -94,7 +94,7 @@ def test_version() -> None:
     assert {"dedup", "pyspark", "pandas", "pyarrow", "rocksdict"} <= set(lines)
 
 
-def test_usage_errors_are_2(tmp_path: object) -> None:
+def test_usage_errors_exit_with_2(tmp_path: object) -> None:
     assert dedup("run").returncode == 2
     assert dedup("run", "--colour").returncode == 2
     done = dedup(

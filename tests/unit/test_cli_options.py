@@ -22,7 +22,9 @@ def given(tmp_path: Path) -> dict[str, Any]:
     return {"input": source, "id": ("a",), "horizon": "1 day", "output": tmp_path / "out"}
 
 
-def test_defaults_lie_under_the_output(given: dict[str, Any], tmp_path: Path) -> None:
+def test_catalog_and_checkpoint_default_to_folders_under_the_output(
+    given: dict[str, Any], tmp_path: Path
+) -> None:
     options = RunOptions.make(**given)
     assert options.catalog == tmp_path / "out" / "_catalog"
     assert options.checkpoint == tmp_path / "out" / "_checkpoint"
@@ -88,7 +90,7 @@ def test_json_is_plain(given: dict[str, Any], tmp_path: Path) -> None:
         ({"driver_memory": "much"}, "--driver-memory much must be a size"),
     ],
 )
-def test_what_cannot_work_is_refused(
+def test_options_that_cannot_work_are_rejected(
     given: dict[str, Any], change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
@@ -110,7 +112,7 @@ def test_what_cannot_work_is_refused(
      ("output", "file", "file is a file; give a folder."),
      ("output", "file/below", "file is a file; give a folder.")],
 )  # fmt: skip
-def test_folders_keep_apart(
+def test_folders_that_would_mix_with_input_or_output_are_rejected(
     given: dict[str, Any], tmp_path: Path, option: str, place: str, message: str
 ) -> None:
     (tmp_path / "link").symlink_to(given["input"])
@@ -145,7 +147,7 @@ def test_options_with_which_spark_would_change_values_are_refused(
         ("encoding", "idna", "encoding=idna is not a known encoding"),
     ],
 )
-def test_values_of_read_options_that_tasks_could_mistake(
+def test_read_option_values_that_tasks_could_misread_are_rejected(
     given: dict[str, Any], option: str, value: str, message: str
 ) -> None:
     Path(given["input"], "a.csv").write_text("id,n\n1,2\n")
@@ -166,7 +168,7 @@ def test_values_of_read_options_that_tasks_could_mistake(
         ("parquet", 60, {}, 4),
     ],
 )
-def test_micro_batches_of_a_size_that_workers_can_hold(
+def test_files_per_trigger_keeps_micro_batches_small_enough_for_workers(
     given: dict[str, Any], ending: str, mib: int, more: dict[str, int], files: int
 ) -> None:
     for name, size in (("a", mib << 20), ("b", 0)):
@@ -178,7 +180,7 @@ def test_micro_batches_of_a_size_that_workers_can_hold(
 
 @pytest.mark.parametrize("option", ["output", "duplicates"])
 @pytest.mark.parametrize("list_of_theirs", ["_spark_metadata", "_delta_log"])
-def test_folders_whose_readers_go_by_a_list(
+def test_output_folders_with_spark_metadata_or_a_delta_log_are_rejected(
     given: dict[str, Any], tmp_path: Path, option: str, list_of_theirs: str
 ) -> None:
     (tmp_path / "theirs" / list_of_theirs).mkdir(parents=True)
@@ -187,7 +189,9 @@ def test_folders_whose_readers_go_by_a_list(
 
 
 @pytest.mark.parametrize(("master", "cores"), [("local", 1), ("local[3]", 3), ("local[4,2]", 4)])
-def test_cores(given: dict[str, Any], master: str, cores: int) -> None:
+def test_the_master_determines_the_number_of_cores(
+    given: dict[str, Any], master: str, cores: int
+) -> None:
     assert RunOptions.make(**given, master=master).cores == cores
     assert RunOptions.make(**given, master="local[*]").cores >= 1
 
@@ -199,7 +203,7 @@ def test_cores(given: dict[str, Any], master: str, cores: int) -> None:
 def test_a_uri_is_no_folder_on_this_machine(
     option: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the command line hands it on, where a path swallows a slash of two."""
+    """The command line passes it as a path, which merges two slashes into one."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").mkdir()
     # What an earlier attempt may have left.
@@ -214,7 +218,9 @@ def test_a_uri_is_no_folder_on_this_machine(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "s3:"]
 
 
-def test_a_folder_with_a_colon_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_with_a_colon_in_its_name_is_local(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a:b").mkdir()
     assert local_folder("INPUT", "a:b") == tmp_path / "a:b"

@@ -35,7 +35,7 @@ SAFE = r"a\x1b]0;b\x07c\rd\x7fe\x9bf\u202eg\udce9h"
 BY_RICH = SAFE.replace(r"\x07", "").replace(r"\r", "")
 
 
-def test_every_code_that_steers_is_shown_as_text() -> None:
+def test_control_codes_are_shown_as_text() -> None:
     assert shown(EVIL) == SAFE == shown(SAFE)
     assert shown("tab\tline\nümlaut 漢字 👍🏽 \u200d") == "tab\tline\nümlaut 漢字 👍🏽 \u200d"
     for code in (*range(9), *range(11, 32), *range(0x7F, 0xA0), *range(0xD800, 0xE000)):
@@ -43,7 +43,7 @@ def test_every_code_that_steers_is_shown_as_text() -> None:
         assert shown(chr(code)).isprintable()
 
 
-def test_commands_print_through_the_boundary_alone() -> None:
+def test_commands_print_only_through_the_safe_terminal() -> None:
     """No `print`, and no console of rich's own; `footprint.py` speaks to its parent process."""
     folder = Path(dedup.cli.__file__).parent
     for path in folder.rglob("*.py"):
@@ -57,7 +57,7 @@ def test_commands_print_through_the_boundary_alone() -> None:
                 assert name != "Console" or wraps_only, path
 
 
-def test_errors_and_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_and_lines_are_printed_safely(capsys: pytest.CaptureFixture[str]) -> None:
     def fails() -> Done:
         raise DataError(f"It is line 2: {EVIL}", remedy="bad-records")
 
@@ -83,7 +83,7 @@ def assert_safe(text: str) -> None:
     assert shown(text) == text
 
 
-def test_notes_titles_and_cells() -> None:
+def test_notes_titles_and_cells_are_printed_safely() -> None:
     told = io.StringIO()
     console = Terminal(file=told, width=200)
     Reporter(console).note(f"[bold]{EVIL}")
@@ -123,7 +123,7 @@ def test_watch_shows_names_and_source_partitions(tmp_path: Path) -> None:
     assert r"a\x1b" in done.output
 
 
-def test_arguments_that_a_shell_made_of_file_names() -> None:
+def test_arguments_with_control_codes_are_printed_safely() -> None:
     done = CliRunner().invoke(app, ["remedies", "x", f"{EVIL}"])
     assert done.exit_code == 2
     assert_safe(done.output)
@@ -131,8 +131,8 @@ def test_arguments_that_a_shell_made_of_file_names() -> None:
     assert r"a\x1b" in CliRunner().invoke(app, ["catalog", "inspect", f"/none/{EVIL[:6]}"]).output
 
 
-def test_warnings_of_a_log() -> None:
-    """As Python prints them where no one has set up logging."""
+def test_logged_warnings_are_printed_safely() -> None:
+    """Python prints them like this if no one has set up logging."""
     program = (
         "import logging, sys; sys.argv[1:] = ['--version']\n"
         "from dedup.cli.main import main; main()\n"
@@ -143,7 +143,7 @@ def test_warnings_of_a_log() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["--version", "--version --json"])
-def test_a_reader_that_leaves_early_is_no_error(arguments: str) -> None:
+def test_a_reader_that_closes_the_pipe_early_causes_no_error(arguments: str) -> None:
     command = f"'{sys.executable}' -m dedup.cli.main {arguments} | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert "Traceback" not in done.stderr

@@ -34,8 +34,8 @@ class NothingDone:
     lastProgress = None  # noqa: N815
 
 
-def test_files_that_were_archived_since_are_not_counted(tmp_path: Path) -> None:
-    """With as many of them as new files, the line said 0/0."""
+def test_archived_files_of_earlier_micro_batches_are_not_counted(tmp_path: Path) -> None:
+    """With as many archived files as new files, the line showed 0/0."""
     old, begun, new = ([f"/in/{kind}{n}" for n in range(3)] for kind in ("old", "begun", "new"))
     for name in ("sources/0", "offsets", "commits"):
         (tmp_path / name).mkdir(parents=True)

@@ -93,7 +93,7 @@ def test_queries_parse_and_name_what_is_exported(where: str, query: str) -> None
         assert set(re.split(r",\s*", grouped)) <= labels, where
 
 
-def test_every_metric_is_shown_or_told_of() -> None:
+def test_every_metric_is_documented_and_shown_or_a_known_exception() -> None:
     page = (FOLDER / "README.md").read_text()
     # The page names the operators as well, `dedup_by_id` and `dedup_by_sequence`.
     assert set(re.findall(r"`(dedup_(?!by_)\w+)`", page)) == set(EXPORTED)
@@ -156,7 +156,7 @@ def test_alerts_say_what_to_do() -> None:
     reason="needs promtool (Debian and Ubuntu: apt install prometheus)",
 )
 @pytest.mark.parametrize("what", [["check", FOLDER / "alerts.yml"], ["test", TESTS]])
-def test_promtool_has_no_complaint(what: list[str | Path]) -> None:
+def test_promtool_accepts_the_alert_rules(what: list[str | Path]) -> None:
     action, path = what
     done = subprocess.run(["promtool", action, "rules", path], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -168,7 +168,7 @@ def test_every_alert_is_made_to_fire() -> None:
         assert f'alertname="{rule["alert"]}"' in asked
 
 
-def test_the_page_says_the_numbers_of_the_code() -> None:
+def test_the_page_states_the_numbers_of_the_code() -> None:
     page = " ".join((FOLDER / "README.md").read_text().split())
     words = {4: "four", 5: "five", 10: "ten", 100: "a hundred"}
     assert f"the last {words[WINDOW]} micro-batches" in page

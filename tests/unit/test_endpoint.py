@@ -46,7 +46,7 @@ def endpoint(session: Session) -> Endpoint:
     return Endpoint(session.url)
 
 
-def test_it_is_served_and_read_back(session: Session) -> None:
+def test_micro_batches_are_served_and_read_back(session: Session) -> None:
     endpoint = Endpoint(session.url + "/metrics")
     sources = (('["a \\"b",1]', START_MS, False), ("p2", START_MS + 1, False), ("p3", 7, True))
     made = [
@@ -133,7 +133,7 @@ def with_a_shard_that_went_back(session: Session) -> None:
      (working_after_failures, Status.OK, ""),
      (with_a_shard_that_went_back, Status.REWOUND, "in micro-batch 2 the state of a shard")],
 )  # fmt: skip
-def test_one_look_is_enough_for_the_drivers_verdict(
+def test_one_look_gives_the_verdict_of_the_driver(
     session: Session, done: Callable[[Session], None], status: Status, reason: str
 ) -> None:
     done(session)
@@ -167,7 +167,7 @@ def test_a_checkpoint_that_adopted_the_catalog_is_not_rewound(
     assert endpoint.look(START_MS + 20)[0].health.status is Status.REWOUND
 
 
-def test_an_endpoint_that_gives_no_answer_for_a_while_is_said_so(
+def test_an_endpoint_that_does_not_answer_for_a_while_is_reported(
     session: Session, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.batch(batch(0), START_MS)
@@ -184,7 +184,7 @@ def test_an_endpoint_that_gives_no_answer_for_a_while_is_said_so(
     assert endpoint.trouble is None
 
 
-def test_a_driver_that_began_anew_knows_of_nothing_yet(
+def test_a_driver_that_restarted_and_shows_no_query_yet_is_reported(
     session: Session, endpoint: Endpoint
 ) -> None:
     session.batch(batch(0), START_MS)
@@ -202,7 +202,7 @@ def test_a_driver_that_began_anew_knows_of_nothing_yet(
 @pytest.mark.parametrize(
     "answer", [b"SSH-2.0-OpenSSH\r\n", OK + OTHERS, OK + b"[" * 99_999, OK + b"[]"]
 )
-def test_what_others_serve_is_refused(answer: bytes) -> None:
+def test_answers_of_other_servers_are_rejected(answer: bytes) -> None:
     refuse(answer, "serves no metrics of dedup")
 
 
@@ -235,7 +235,7 @@ def test_the_command_watches_an_endpoint(session: Session) -> None:
         assert "text/plain" in answer.headers["Content-Type"]
 
 
-def test_what_is_no_endpoint_is_refused() -> None:
+def test_a_port_or_address_that_cannot_be_used_is_rejected() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -265,7 +265,7 @@ def test_a_silent_connection_is_closed(session: Session, monkeypatch: pytest.Mon
      ("lines", {"a": 1}, "'a' is not"), ("lines", [5], "5 is not"), ("lines", 5, "not iterable"),
      ("live_ids", float("nan"), "live_ids cannot be nan")],
 )  # fmt: skip
-def test_values_that_cannot_be_are_refused(
+def test_impossible_values_are_rejected(
     session: Session, field: str, value: object, why: str
 ) -> None:
     body = json.loads(answer(session))
@@ -297,7 +297,7 @@ def answer(session: Session) -> bytes:
 
 
 @pytest.mark.parametrize("url", ["http://me:secret@host:9464", "http://me:se/cret@host"])
-def test_a_password_is_refused_and_not_told(url: str) -> None:
+def test_a_password_in_the_url_is_rejected_and_not_shown(url: str) -> None:
     with pytest.raises(ConfigError, match="the URL contains a user or a password") as caught:
         Endpoint(url)
     assert "cret" not in str(caught.value)

@@ -26,12 +26,12 @@ def progress(found: AnyMetrics) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize(("port", "address"), [(70_000, "0.0.0.0"), (9464.0, ""), (0, 5)])
-def test_what_is_no_port_or_address_is_refused(port: object, address: object) -> None:
+def test_an_invalid_port_or_address_is_rejected(port: object, address: object) -> None:
     with pytest.raises(ConfigError, match=r"prometheus_port=.*Give another port, or an address"):
         DedupListener(prometheus_port=port, prometheus_address=address)  # type: ignore[arg-type]
 
 
-def test_the_endpoint_is_bound_to_the_address_that_is_asked_for() -> None:
+def test_the_endpoint_is_bound_to_the_given_address() -> None:
     def is_elsewhere_too() -> bool:
         listener = DedupListener(prometheus_port=0, prometheus_address="127.0.0.2")
         port = listener.prometheus_port
@@ -50,7 +50,7 @@ def test_the_endpoint_is_bound_to_the_address_that_is_asked_for() -> None:
 @pytest.mark.parametrize(
     "log", ["s3://bucket/metrics", "file:///tmp/x", "dbfs:/x", Path("s3://b"), "", b"x", 5]
 )
-def test_what_is_no_folder_is_refused(
+def test_a_log_that_is_not_a_local_folder_is_rejected(
     log: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -59,7 +59,9 @@ def test_what_is_no_folder_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_home_folder_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_in_the_log_folder_means_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     DedupListener(log="~/metrics")
@@ -68,7 +70,7 @@ def test_the_home_folder_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         DedupListener(log="~no-such-user/metrics")
 
 
-def test_a_log_that_fails_keeps_nobody_from_the_metrics(
+def test_a_failing_log_does_not_keep_metrics_from_the_callback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard: list[BatchMetrics] = []
@@ -91,7 +93,7 @@ def test_a_log_that_fails_keeps_nobody_from_the_metrics(
     assert all(message.startswith("DedupListener could not") for message in told)
 
 
-def test_a_listener_that_was_added_twice_hears_of_each_micro_batch_once(
+def test_a_listener_that_was_added_twice_reports_each_micro_batch_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     heard: list[BatchMetrics] = []
@@ -122,7 +124,7 @@ def test_numbered_records_are_handed_to_their_own_callback(
     assert watched.of_sequences == heard
 
 
-def test_a_new_checkpoint_beside_another_query_is_told_of(
+def test_a_new_checkpoint_beside_another_query_is_logged_as_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     listener = DedupListener(lambda told: None)

@@ -19,7 +19,7 @@ from dedup.tools.watch.query_log import LogFolder, QueryLog, _read, read_logs
 from tests.support.batch_metrics import QUERY, RUN, START_MS, batch, sequence_batch
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_micro_batches_are_read_as_they_were_written(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "new" / "folder")
     made = [batch(n, slowest_sources=(("p1", n, False),)) for n in range(3)]
     for n, one in enumerate(made):
@@ -58,7 +58,7 @@ def test_a_log_of_an_older_release_is_read(tmp_path: Path) -> None:
     assert read.unreadable == 0
 
 
-def test_every_line_is_an_object_that_says_whose_it_is(tmp_path: Path) -> None:
+def test_every_line_is_an_object_that_names_its_query_and_run(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     log.batch(batch(0), START_MS)
     log.event("ended", QUERY, RUN, START_MS + 1, "Boom: first line")
@@ -86,7 +86,7 @@ def test_an_end_is_read_until_the_next_run(tmp_path: Path) -> None:
     assert not log._writers, "its file is closed"
 
 
-def test_an_idle_query_says_so_now_and_then(tmp_path: Path) -> None:
+def test_an_idle_query_is_logged_at_intervals(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     log.event("idle", QUERY, RUN, START_MS)
     assert not list(tmp_path.iterdir()), "a query without this operator has no log"
@@ -179,7 +179,7 @@ def test_every_query_has_a_log_of_its_own(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_log_that_cannot_be_written_harms_nothing_and_is_told_once(
+def test_a_log_that_cannot_be_written_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = MetricsLog(tmp_path)
@@ -200,7 +200,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device /dev/full of Linux")
-def test_a_full_disk_at_the_end_harms_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_at_the_end_raises_no_error(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     (tmp_path / (QUERY + SUFFIX)).symlink_to("/dev/full")
     log.batch(batch(0), START_MS)
@@ -208,7 +208,7 @@ def test_a_full_disk_at_the_end_harms_nothing(tmp_path: Path) -> None:
     assert not log._writers
 
 
-def test_a_weekend_without_input_leaves_the_last_micro_batches_in_sight(tmp_path: Path) -> None:
+def test_a_weekend_without_input_keeps_the_last_micro_batches_readable(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     for n in range(20):
         log.batch(batch(n), START_MS + n)
@@ -221,7 +221,7 @@ def events(path: Path) -> list[str]:
     return [json.loads(line)["event"] for line in path.read_text().splitlines()]
 
 
-def test_a_log_that_is_taken_away_is_begun_anew(tmp_path: Path) -> None:
+def test_a_log_that_is_moved_or_deleted_is_started_again(tmp_path: Path) -> None:
     folder, moved = tmp_path / "metrics", tmp_path / "moved"
     path = folder / (QUERY + SUFFIX)
     log = MetricsLog(folder)
@@ -247,7 +247,7 @@ def test_a_log_that_is_taken_away_is_begun_anew(tmp_path: Path) -> None:
     assert (read.name, read.ended) == ("orders", "boom"), "its name is known without a micro-batch"
 
 
-def test_a_log_that_is_taken_away_is_rotated_as_before(tmp_path: Path) -> None:
+def test_a_log_that_was_deleted_is_rotated_as_before(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path, files=3, file_bytes=20_000)
     for n in range(100):
         if n == 50:
@@ -260,7 +260,7 @@ def test_a_log_that_is_taken_away_is_rotated_as_before(tmp_path: Path) -> None:
     assert numbers == list(range(numbers[0], 100))
 
 
-def test_a_folder_that_may_not_be_used_any_more_is_told_once(
+def test_a_folder_that_becomes_inaccessible_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = MetricsLog(tmp_path)
@@ -344,7 +344,7 @@ def test_one_file_that_cannot_be_read_leaves_the_others(
     assert logs.trouble is None
 
 
-def test_a_file_that_was_only_rotated_or_removed_is_no_trouble(tmp_path: Path) -> None:
+def test_a_file_that_was_only_rotated_or_removed_is_not_reported(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     log.batch(batch(0), START_MS)
     path, gone = tmp_path / (QUERY + SUFFIX), tmp_path / f"gone{SUFFIX}"

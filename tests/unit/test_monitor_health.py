@@ -98,7 +98,7 @@ NO_GROWTH = {
 
 
 @pytest.mark.parametrize("lags_ms", NO_GROWTH.values(), ids=NO_GROWTH)
-def test_what_is_no_growth(lags_ms: list[int]) -> None:
+def test_lags_that_do_not_grow_are_ok(lags_ms: list[int]) -> None:
     assert told(samples(lags_ms)) == (Status.OK, WELL)
 
 
@@ -139,7 +139,7 @@ def test_falling_behind_the_clock_is_lagging() -> None:
     assert "falls behind the clock, by 00:00:54 in 00:01:00" in reason
 
 
-def test_a_watermark_that_stands_while_time_goes_on_is_stalled() -> None:
+def test_a_watermark_that_stands_while_timestamps_advance_is_stalled() -> None:
     status, reason = told(samples([0] * WINDOW, stuck=True))
     assert status is Status.STALLED
     assert "stood while timestamps advanced by 00:01:30, held by source partition p7" in reason
@@ -147,7 +147,7 @@ def test_a_watermark_that_stands_while_time_goes_on_is_stalled() -> None:
 
 @pytest.mark.parametrize("every", [12, 30])
 def test_a_source_that_is_as_slow_as_ever_is_no_stall(every: int) -> None:
-    """It speaks every two or five minutes, longer than the window."""
+    """It sends records every two or five minutes, which is longer than the window."""
     given = []
     for n in range(HISTORY):
         low_ms = START_MS + STEP_MS * (n - n % every)
@@ -163,7 +163,7 @@ def test_a_source_that_is_as_slow_as_ever_is_no_stall(every: int) -> None:
     assert told([*given, *longer])[0] is Status.STALLED
 
 
-def test_nothing_newer_is_no_stall() -> None:
+def test_records_without_newer_timestamps_are_not_a_stall() -> None:
     same = [sample(START_MS + n * STEP_MS, n, START_MS, START_MS, 0) for n in range(WINDOW)]
     standing = "no newer timestamps in its records: its watermarks stand"
     assert told(same) == (Status.OK, standing)
@@ -172,7 +172,7 @@ def test_nothing_newer_is_no_stall() -> None:
 
 
 def test_a_query_does_not_keep_up_while_its_watermark_stands() -> None:
-    """Neither after an incident, which makes a long pause no usual one, nor in a usual pause."""
+    """Neither after an incident, whose long pause is unusual, nor in a usual pause."""
     given = []
     for n in range(HISTORY):
         low = max(m for m in range(n + 1) if not 40 < m <= 60 and m < HISTORY - 15)
@@ -198,7 +198,7 @@ def test_a_query_does_not_keep_up_while_its_watermark_stands() -> None:
 
 
 @pytest.mark.parametrize("count", [1, WINDOW])
-def test_records_that_are_late_or_clamped_in_numbers_are_a_verdict(count: int) -> None:
+def test_many_late_or_clamped_records_give_their_own_verdict(count: int) -> None:
     """From the first micro-batch on; a handful, or one in a hundred, raises no finding."""
     well = samples([0] * count)
     for field, verdict, words in (
@@ -240,7 +240,7 @@ def test_a_watermark_that_moves_behind_a_newest_timestamp_far_ahead_does_not_sta
     assert told(samples([0] * WINDOW)) == (Status.OK, WELL)
 
 
-def test_the_worst_is_the_verdict_and_everything_else_is_told_too() -> None:
+def test_the_worst_finding_is_the_verdict_and_the_others_are_listed() -> None:
     given = [changed(one, late=20, future=400) for one in samples([0] * WINDOW, stuck=True)]
     status, reason = told(given)
     assert status is Status.STALLED
@@ -264,7 +264,7 @@ def test_silence_longer_than_the_window_is_a_stop() -> None:
     assert told(given, now_ms=heard_ms + 1000, heard_ms=heard_ms)[0] is not Status.STOPPED
 
 
-def test_an_unusual_silence_is_told_before_it_is_a_stop() -> None:
+def test_an_unusual_silence_is_reported_before_it_counts_as_a_stop() -> None:
     """A driver that was killed looks well for ten minutes."""
     given = samples([0] * WINDOW)
     last_ms = given[-1].at_ms
@@ -288,7 +288,7 @@ def test_a_query_that_is_known_to_run_is_not_stopped_by_silence() -> None:
     assert told(given, now_ms=later_ms, alive=True, ended="boom")[0] is Status.STOPPED
 
 
-def test_an_idle_query_and_another_clock_are_told() -> None:
+def test_an_idle_query_and_a_clock_that_is_ahead_are_reported() -> None:
     given = samples([0] * WINDOW)
     later_ms = given[-1].at_ms + HORIZON_MS
     idle = told(given, now_ms=later_ms, heard_ms=later_ms - 1000)[1]
@@ -313,7 +313,7 @@ def test_a_trigger_of_ten_minutes_is_no_stop_between_two_micro_batches() -> None
     assert told(given[:1], now_ms=START_MS + UNKNOWN_SILENCE_MS + 1)[0] is Status.STOPPED
 
 
-def test_an_end_is_told_with_its_reason() -> None:
+def test_an_ended_query_is_stopped_with_its_reason() -> None:
     gone = "CatalogError: gone"
     assert told(samples([0] * 3), ended=gone) == (Status.STOPPED, gone)
 
@@ -328,7 +328,7 @@ def scheduled(runs: int, batches: int) -> list[TimedBatch]:
 
 
 @pytest.mark.parametrize("batches", [1, 4, 20])
-def test_an_end_without_an_error_is_no_news_where_runs_follow_one_another(batches: int) -> None:
+def test_an_end_without_an_error_is_normal_between_scheduled_runs(batches: int) -> None:
     given = scheduled(3, batches)
     pause_ms = HORIZON_MS - STEP_MS * (batches - 1)
     end_ms = given[-1].at_ms + 5000
@@ -339,25 +339,25 @@ def test_an_end_without_an_error_is_no_news_where_runs_follow_one_another(batche
     assert told(given, ended="boom", now_ms=end_ms) == (Status.STOPPED, "boom")
 
 
-def test_after_a_first_run_nobody_knows_of_a_next_one() -> None:
+def test_a_first_run_that_ended_counts_as_stopped() -> None:
     assert told(samples([0] * 20), ended=ENDED) == (Status.STOPPED, ENDED)
     assert told([], ended=ENDED) == (Status.STOPPED, ENDED)
 
 
-def test_between_two_runs_a_lag_is_told_as_well() -> None:
+def test_between_two_runs_a_stall_is_reported_as_well() -> None:
     given = [changed(s, run_id=str(n)) for n, s in enumerate(samples([0] * WINDOW, stuck=True))]
     status, reason = told(given, ended=ENDED)
     assert status is Status.STALLED
     assert reason.startswith("between two runs; the GC watermark stood")
 
 
-def test_nothing_heard() -> None:
+def test_a_query_without_micro_batches_is_stopped_unless_it_sent_a_sign_of_life() -> None:
     assert told([])[0] is Status.STOPPED
     health = judge([], now_ms=START_MS + 1, heard_ms=START_MS)
     assert (health.status, health.evidence) == (Status.OK, 0)
 
 
-def test_going_back_is_told_before_all_else() -> None:
+def test_going_back_is_reported_before_any_other_finding() -> None:
     given = samples([0] * 6)
     again = samples([0] * 3, first=4)
     status, reason = told([*given, *again], ended="stopped")
@@ -379,7 +379,7 @@ def every_second(count: int, *, low_every: int) -> list[TimedBatch]:
     return made
 
 
-def test_a_source_that_speaks_twice_a_minute_is_no_stall() -> None:
+def test_a_source_with_records_twice_a_minute_is_not_a_stall() -> None:
     given = every_second(300, low_every=30)
     assert {told(given[:n])[0] for n in range(1, 300)} == {Status.OK}
     assert told(every_second(300, low_every=1000))[0] is Status.STALLED
@@ -393,21 +393,21 @@ def test_a_longer_horizon_lets_the_gc_watermark_stand() -> None:
     )
 
 
-def test_a_new_checkpoint_begins_anew() -> None:
+def test_a_new_checkpoint_does_not_count_as_going_back() -> None:
     """Adopting a catalog numbers micro-batches from 0 again: nothing went back."""
     again = samples([0] * 3)
     again[0] = changed(again[0], begins=True)
     assert told([*samples([0] * 20), *again]) == (Status.OK, TOO_FEW)
 
 
-def test_damage_of_before_an_adoption_is_mended() -> None:
+def test_damage_before_an_adoption_is_no_longer_reported() -> None:
     given = samples([0] * 20)
     given[3] = changed(given[3], epochs_apart=1)
     given[5] = changed(given[5], begins=True)
     assert told(given)[0] is Status.OK
 
 
-def test_a_fast_query_is_judged_by_as_much_as_is_kept() -> None:
+def test_a_fast_query_is_judged_by_the_whole_kept_history() -> None:
     """A hundred micro-batches that took ten seconds."""
     given = [
         changed(s, at_ms=START_MS + 100 * n) for n, s in enumerate(samples([0] * 200, stuck=True))
@@ -422,7 +422,7 @@ def test_watermarks_of_before_1970_do_not_go_back() -> None:
     assert told(given[2:])[0] is Status.OK
 
 
-def test_a_shard_that_went_back_is_told() -> None:
+def test_a_shard_that_went_back_is_reported_for_good() -> None:
     given = samples([0] * 6)
     given[4] = changed(given[4], epochs_apart=2)
     # IDs are forgotten for good, so the finding never ends.
@@ -431,14 +431,14 @@ def test_a_shard_that_went_back_is_told() -> None:
     assert reason.startswith("in micro-batch 4 the state of a shard was older")
 
 
-def test_little_evidence_says_nothing_of_lag() -> None:
+def test_too_few_micro_batches_give_no_verdict_on_lag() -> None:
     growing = samples(range(0, 1000 * (LEAST_EVIDENCE - 1), 1000))
     assert told(growing) == (Status.OK, TOO_FEW)
     assert judge(growing, now_ms=growing[-1].at_ms).evidence == LEAST_EVIDENCE - 1
 
 
 @pytest.mark.parametrize("first", [None, 5])
-def test_watermarks_that_have_not_begun(first: int | None) -> None:
+def test_watermarks_that_have_not_begun_are_stalled(first: int | None) -> None:
     given = [
         sample(START_MS + STEP_MS * n, n, START_MS + n if n else first, None, None)
         for n in range(9)
@@ -487,14 +487,14 @@ def test_micro_batches_of_one_moment_have_no_rate() -> None:
     assert watched([0, 0], 0).rates()["records_in"] is None
 
 
-def test_signs_of_life_and_micro_batches_are_told_apart() -> None:
+def test_signs_of_life_and_micro_batches_are_reported_apart() -> None:
     body = watched(STEADY_MS, HORIZON_MS, heard_ms=HORIZON_MS - 5).to_json()
     assert body["heard_ms"] == START_MS + HORIZON_MS - 5
     assert body["last_batch_ms"] == START_MS + STEADY_MS[-1]
     assert watched(STEADY_MS, HORIZON_MS).to_json()["heard_ms"] == START_MS + STEADY_MS[-1]
 
 
-def test_the_pace_is_that_of_the_window_and_of_one_run() -> None:
+def test_the_pace_covers_the_window_and_ignores_pauses_between_runs() -> None:
     made = [
         (START_MS + STEP_MS * n + 5 * (n == 3), batch(n, batch_ms=800 + 10 * n)) for n in range(30)
     ]

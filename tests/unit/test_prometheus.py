@@ -57,12 +57,12 @@ def test_counters_add_up_and_gauges_are_the_last(session: Session) -> None:
     assert told["dedup_query_running", ("orders",)] == 1
 
 
-def test_what_is_unknown_is_not_exported(session: Session) -> None:
+def test_unknown_values_are_not_exported(session: Session) -> None:
     session.batch(batch(0, gc_watermark_ms=None), START_MS)
     assert not [name for name, _ in samples(session) if "gc_watermark_timestamp" in name]
 
 
-def test_a_query_that_ended_says_so_and_goes_on_later(session: Session) -> None:
+def test_an_ended_query_is_not_running_until_it_runs_again(session: Session) -> None:
     session.batch(batch(0), START_MS)
     session.ended("another", RUN, None, START_MS)
     session.ended(QUERY, "the run before", None, START_MS)
@@ -78,7 +78,7 @@ def test_a_query_that_ended_says_so_and_goes_on_later(session: Session) -> None:
     assert told["dedup_query_failed", ("orders",)] == 1
 
 
-def test_names_and_units_are_as_the_conventions_have_them(session: Session) -> None:
+def test_names_and_units_follow_the_conventions(session: Session) -> None:
     registry = CollectorRegistry(auto_describe=False)
     session.batch(batch(0), START_MS)
     registry.register(session.exporter)
@@ -104,7 +104,7 @@ def test_every_figure_of_numbered_records_is_exported() -> None:
     }  # fmt: skip
 
 
-def test_queries_of_both_operators_share_what_means_the_same(session: Session) -> None:
+def test_both_operators_share_metrics_of_the_same_meaning(session: Session) -> None:
     session.batch(batch(0, query_id="ids"), START_MS)
     for n in range(3):
         session.batch(sequence_batch(n, fenced=n, records_in=1000 + n), START_MS + 1500 * n)
@@ -130,7 +130,7 @@ def test_queries_of_both_operators_share_what_means_the_same(session: Session) -
 
 
 def test_the_number_of_series_is_bounded(session: Session) -> None:
-    """No record ID or shard is a label, of source partitions there are few, and old queries go."""
+    """No label is a record ID or a shard, partitions are few, and old queries are dropped."""
     sources = tuple((f"p{n}", n, False) for n in range(SLOWEST_SOURCES))
     for n in range(MAX_QUERIES + 20):
         made = batch(0, query_id=f"q{n}", query_name=None, slowest_sources=sources, gc_source="p0")
@@ -162,7 +162,7 @@ def test_names_of_source_partitions_are_bounded_for_as_long_as_the_process_lives
     assert told["dedup_low_watermark_holder_info", ("orders", "other")] == 1
 
 
-def test_another_query_of_the_same_name_takes_its_place(session: Session) -> None:
+def test_another_query_of_the_same_name_replaces_the_earlier_one(session: Session) -> None:
     session.batch(batch(0), START_MS)
     session.batch(batch(0, query_id="another"), START_MS)
     assert samples(session)["dedup_records_total", ("orders", "unique")] == 900

@@ -87,7 +87,7 @@ def test_sections_are_short_and_say_what_is_promised() -> None:
         assert len(section.text.split("\n")) < 60, topic
 
 
-def test_sections_refer_to_sections() -> None:
+def test_topics_named_in_the_page_have_sections() -> None:
     """Names in backticks that look like topics are topics."""
     words = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", PAGE))
     assert words
@@ -122,14 +122,14 @@ def parse(words: list[str], *, whole: bool) -> None:
 
 
 @pytest.mark.parametrize("line", commands())
-def test_examples_parse(line: str) -> None:
+def test_examples_in_the_page_parse_as_commands(line: str) -> None:
     program, *words = shlex.split(line)
     assert program == "dedup"
     parse(words, whole=True)
 
 
 @pytest.mark.parametrize("text", mentions())
-def test_mentions_exist(text: str) -> None:
+def test_commands_mentioned_in_the_page_exist(text: str) -> None:
     words = shlex.split(text)[1:]
     if words == ["--version"]:
         return
@@ -221,7 +221,7 @@ def test_the_topic_survives_as_text(error: DedupError) -> None:
     assert (failure.kind, failure) == (type(error).__name__, explain(error))
 
 
-def test_an_error_without_a_topic_takes_no_other_s() -> None:
+def test_an_error_without_a_topic_does_not_take_another_errors_topic() -> None:
     told = f"dedup.errors.ConfigError: one\n\nDuring it:\ndedup.errors.DataError: x\n{LINK}clock\n"
     failure = explain(Py4JError(told))
     assert (failure.message, failure.remedy) == ("one", None)
@@ -242,7 +242,7 @@ def test_one_error_in_another_has_one_link(tmp_path: Path) -> None:
 # --- the command
 
 
-def test_the_list() -> None:
+def test_the_remedies_command_lists_all_topics() -> None:
     done = CliRunner().invoke(app, ["remedies"])
     assert done.exit_code == OK
     lines = done.stdout.splitlines()
@@ -252,7 +252,7 @@ def test_the_list() -> None:
     assert body["topics"] == {name: section.about for name, section in SECTIONS.items()}
 
 
-def test_a_section() -> None:
+def test_the_remedies_command_prints_a_section() -> None:
     done = CliRunner().invoke(app, ["remedies", "damaged-segment"])
     assert done.exit_code == OK
     assert done.stdout.strip() == SECTIONS["damaged-segment"].text
@@ -265,7 +265,7 @@ def test_a_section() -> None:
 @pytest.mark.parametrize(
     ("topic", "known"), [("damaged-segmnt", "did you mean damaged-segment"), ("x", "there are ")]
 )
-def test_an_unknown_topic(topic: str, known: str) -> None:
+def test_an_unknown_topic_is_rejected_with_a_suggestion(topic: str, known: str) -> None:
     done = CliRunner().invoke(app, ["remedies", topic])
     assert done.exit_code == USAGE
     assert done.stderr.startswith(f"error: There is no topic {topic!r}; {known}")

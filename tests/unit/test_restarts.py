@@ -122,18 +122,18 @@ def test_every_error_that_the_package_raises_is_classified() -> None:
 
 
 @pytest.mark.parametrize(("pair", "helps"), OVERCOME.items(), ids=str)
-def test_whether_a_new_start_may_overcome_an_error(
+def test_errors_are_classified_by_whether_a_restart_helps(
     pair: tuple[str, str | None], helps: bool
 ) -> None:
     assert restart_helps(made(*pair)) == helps
 
 
 @pytest.mark.parametrize("name", FINAL)
-def test_errors_of_options_and_records_never_pass(name: str) -> None:
+def test_a_restart_never_helps_against_errors_of_options_and_records(name: str) -> None:
     assert not any(restart_helps(made(name, topic)) for topic in [None, *SECTIONS])
 
 
-def test_errors_inside_those_of_spark_and_of_others() -> None:
+def test_errors_of_spark_and_users_are_classified_by_our_error_inside() -> None:
     told = "[STREAM_FAILED] x\nCaused by: dedup.errors.{}: x\nRemedies: dedup remedies {}\n"
     assert restart_helps(told.format("CatalogError", "storage"))
     assert not restart_helps(told.format("CatalogError", "damaged-segment"))
@@ -261,7 +261,7 @@ def test_the_default_gives_up_after_half_an_hour_of_failures() -> None:
     assert caught.value.__notes__ == ["The query was started 13 times in this process."]
 
 
-def test_an_error_that_never_passes_ends_the_loop_at_once() -> None:
+def test_an_error_that_no_restart_helps_ends_the_loop_at_once() -> None:
     spark = RuntimeError("[STREAM_FAILED]\nCaused by: dedup.errors.SegmentDamaged: s1 is gone\n")
     world = World((1, SinkError("no answer")), (1, spark), (1, None))
     with pytest.raises(SegmentDamaged, match=r"^s1 is gone") as caught:

@@ -33,7 +33,9 @@ def events(folder: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("late", [(), ("batch",), ("idle",), ("batch", "idle")])
-def test_what_the_run_before_did_may_be_told_late(tmp_path: Path, late: tuple[str, ...]) -> None:
+def test_late_events_of_the_previous_run_change_nothing(
+    tmp_path: Path, late: tuple[str, ...]
+) -> None:
     runs = Runs(MetricsLog(tmp_path))
     runs.batch(batch(0), START_MS)
     runs.started(QUERY, "run-2", START_MS + 1)
@@ -49,9 +51,7 @@ def test_what_the_run_before_did_may_be_told_late(tmp_path: Path, late: tuple[st
 
 
 @pytest.mark.parametrize("told_late", [False, True])
-def test_a_query_that_fails_again_and_again_is_stopped_all_the_time(
-    tmp_path: Path, told_late: bool
-) -> None:
+def test_a_query_that_fails_repeatedly_counts_as_stopped(tmp_path: Path, told_late: bool) -> None:
     """Its start event proves nothing; Spark may report the failure after the next start."""
     runs = Runs(MetricsLog(tmp_path))
     runs.batch(batch(0), START_MS)
@@ -74,7 +74,7 @@ def test_a_query_that_fails_again_and_again_is_stopped_all_the_time(
     assert told(runs) == in_the_log(tmp_path) == (Status.STOPPED, "boom")
 
 
-def test_what_is_told_twice_counts_once(tmp_path: Path) -> None:
+def test_events_that_are_reported_twice_count_once(tmp_path: Path) -> None:
     """A listener that was added twice, and two listeners that share a folder."""
     runs, other = Runs(MetricsLog(tmp_path)), Runs(MetricsLog(tmp_path))
     for n in range(3):
@@ -101,7 +101,7 @@ def test_a_run_that_is_known_to_live_is_not_stopped_by_silence() -> None:
     assert told(runs, START_MS + HOUR_MS)[0] is Status.STOPPED
 
 
-def test_a_query_that_was_started_again_and_has_no_input_lives(tmp_path: Path) -> None:
+def test_a_restarted_query_without_input_counts_as_running(tmp_path: Path) -> None:
     runs = Runs(MetricsLog(tmp_path))
     runs.batch(batch(0), START_MS)
     runs.ended(QUERY, RUN, "boom", START_MS + 1)
@@ -121,7 +121,7 @@ def test_a_query_that_was_started_again_and_has_no_input_lives(tmp_path: Path) -
     ]  # fmt: skip
 
 
-def test_who_begins_to_listen_later_hears_of_the_run_by_its_micro_batch(tmp_path: Path) -> None:
+def test_a_listener_added_later_learns_of_the_run_by_its_micro_batch(tmp_path: Path) -> None:
     MetricsLog(tmp_path).batch(batch(0), START_MS)
     runs = Runs(MetricsLog(tmp_path))
     runs.batch(batch(1, run_id="run-2"), START_MS + 1)
@@ -133,7 +133,7 @@ def test_who_begins_to_listen_later_hears_of_the_run_by_its_micro_batch(tmp_path
     assert in_the_log(tmp_path) == (Status.STOPPED, "boom")
 
 
-def test_queries_of_another_kind_leave_nothing_behind(tmp_path: Path) -> None:
+def test_queries_of_another_kind_leave_no_trace(tmp_path: Path) -> None:
     runs = Runs(MetricsLog(tmp_path))
     for n in range(3):
         runs.lives(f"other-{n}", RUN, START_MS)
@@ -143,7 +143,7 @@ def test_queries_of_another_kind_leave_nothing_behind(tmp_path: Path) -> None:
     assert not runs._live
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_history_of_queries_and_micro_batches_is_bounded() -> None:
     runs = Runs()
     for n in range(HISTORY + 5):
         runs.batch(batch(n), START_MS + n)

@@ -44,7 +44,7 @@ def printed(*words: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("checkpoint", [True, False])
 @pytest.mark.parametrize("tool", [tools.inspect, tools.verify])
-def test_what_looks_at_a_catalog(
+def test_inspect_and_verify_return_what_their_commands_print(
     query: QueryDriver, tool: Callable[..., Any], checkpoint: bool
 ) -> None:
     words = ["--checkpoint", "there"] if checkpoint else []
@@ -54,14 +54,14 @@ def test_what_looks_at_a_catalog(
 
 
 @pytest.mark.parametrize("checkpoint", [True, False])
-def test_explain(query: QueryDriver, checkpoint: bool) -> None:
+def test_explain_returns_what_its_command_prints(query: QueryDriver, checkpoint: bool) -> None:
     name, words = in_a_segment(query), ["--checkpoint", "there"] if checkpoint else []
     found = tools.explain(query.root.url(), [name], known(query) if checkpoint else None)
     assert found.seen
     assert found.to_json() == printed("explain", query.root.url(), name, *words)
 
 
-def test_accept_loss(query: QueryDriver) -> None:
+def test_accept_loss_returns_what_its_command_prints(query: QueryDriver) -> None:
     name = next(query.state().manifest.segments()).name
     found = tools.accept_loss(query.root.url(), name)
     assert found.start_ms is not None
@@ -69,13 +69,13 @@ def test_accept_loss(query: QueryDriver) -> None:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_vacuum(query: QueryDriver, dry_run: bool) -> None:
+def test_vacuum_returns_what_its_command_prints(query: QueryDriver, dry_run: bool) -> None:
     words = ["--checkpoint", "there", "--older-than", "1 day", *(["--dry-run"] if dry_run else [])]
     found = tools.vacuum(query.root.url(), known(query), older_than="1 day", dry_run=dry_run)
     assert found.to_json() == printed("catalog", "vacuum", query.root.url(), *words)
 
 
-def test_adopt(query: QueryDriver, tmp_path: Path) -> None:
+def test_adopt_returns_what_its_command_prints(query: QueryDriver, tmp_path: Path) -> None:
     found = tools.adopt(query.root.url(), tmp_path / "one").to_json()
     again = printed("catalog", "adopt", query.root.url(), "--checkpoint", str(tmp_path / "two"))
     # What was adopted begins before micro-batch 0.
@@ -84,8 +84,8 @@ def test_adopt(query: QueryDriver, tmp_path: Path) -> None:
     assert found | moved == again
 
 
-def test_tune(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Times apart, which differ from one measurement to the next."""
+def test_tune_returns_what_its_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Except for times, which differ from one measurement to the next."""
     monkeypatch.setattr(tuning, "measure", lambda *_: COSTS)
     monkeypatch.setattr(candidates, "FPRS", (0.01,))
     monkeypatch.setattr(candidates, "BUCKETS_TRIED", (8,))
@@ -98,7 +98,7 @@ def test_tune(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("room", ["catalog", "tools/tuning"])
-def test_snippets_of_the_pages(
+def test_snippets_of_the_pages_run(
     query: QueryDriver, room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = Path(dedup.__file__).parent / room / "README.md"

@@ -79,7 +79,7 @@ def test_a_number_is_measured_and_reported(tmp_path: Path, quick: None) -> None:
     assert body["verdict"] in report.read_text()
 
 
-def test_the_screen_has_verdict_table_advice_and_what_it_rests_on(quick: None) -> None:
+def test_the_screen_shows_verdict_table_advice_and_evidence(quick: None) -> None:
     done = tune(*SMALL)
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
@@ -140,7 +140,7 @@ def test_a_log_is_read_even_if_it_is_cut_mid_line(tmp_path: Path, quick: None) -
     assert "seen-fpr" in {finding["rule"] for finding in body["findings"]}
 
 
-def test_what_is_given_beats_what_the_log_tells(tmp_path: Path) -> None:
+def test_given_options_override_the_log(tmp_path: Path) -> None:
     asked = TuneOptions(
         log=str(log(tmp_path)), horizon="2 days", lateness="10 minutes", batch="5 s", cores=16,
         duplicate_share=0.5, id_bytes=40, ids_per_day="1.5M", fpr=0.2, late="drop",
@@ -156,14 +156,14 @@ def test_what_is_given_beats_what_the_log_tells(tmp_path: Path) -> None:
     assert found.seen_live is None
 
 
-def test_what_is_given_of_the_sizing_is_held_against_the_log(tmp_path: Path) -> None:
+def test_a_given_sizing_is_compared_with_the_log_and_a_given_load_is_not(tmp_path: Path) -> None:
     folder = str(log(tmp_path))
     assert demand_of(TuneOptions(log=folder, fpr=0.2)).seen_live == 50_000
     for load in ({"ids_per_day": "1M"}, {"horizon": "2 days"}, {"lateness": "0 s"}):
         assert demand_of(TuneOptions(log=folder, **load)).seen_live is None
 
 
-def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
+def test_a_log_of_several_queries_needs_the_query_option(tmp_path: Path) -> None:
     for name in ("one", "two"):
         log(tmp_path, query=name)
     assert "has logs of one, two; choose with --query" in refused("--log", str(tmp_path))
@@ -205,7 +205,7 @@ def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
      (["--catalog", "/no/such", "--checkpoint", "y"], "holds no catalog"),
      ([*ASKED, "--id", "a", "--read-option", "x"], "KEY=VAL")],
 )  # fmt: skip
-def test_bad_input_is_one_clear_line(arguments: list[str], said: str) -> None:
+def test_bad_input_is_reported_in_one_clear_line(arguments: list[str], said: str) -> None:
     assert said in refused(*arguments)
 
 
@@ -230,7 +230,7 @@ def test_a_log_folder_without_a_query_is_refused(tmp_path: Path) -> None:
     assert "has logs of orders; and not other" in refused(*given)
 
 
-def test_a_report_that_cannot_be_written_is_told(
+def test_a_report_that_cannot_be_written_is_an_error(
     tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "report").mkdir()
@@ -241,7 +241,7 @@ def test_a_report_that_cannot_be_written_is_told(
     assert "cannot be written: File name too long" in long
 
 
-def test_a_look_whether_a_report_can_be_written_changes_nothing(tmp_path: Path) -> None:
+def test_checking_whether_a_report_can_be_written_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "old.html").write_text("old")
     for name in ("old.html", "new.html"):
         check_writable(tmp_path / name)
@@ -249,7 +249,7 @@ def test_a_look_whether_a_report_can_be_written_changes_nothing(tmp_path: Path) 
     assert (tmp_path / "old.html").read_text() == "old"
 
 
-def test_what_was_measured_is_told_even_if_the_report_is_not_written(
+def test_results_are_printed_even_if_the_report_cannot_be_written(
     tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*arguments: object, **named: object) -> None:

@@ -84,7 +84,7 @@ def test_every_value_of_one_option_at_a_time_is_tried() -> None:
     assert all(len(candidates.changed(sizing, BASE)) <= 1 for sizing in wanted)
 
 
-def test_what_a_choice_comes_to_is_that_of_all_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_of_a_choice_is_that_of_all_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     done = Trial(
         scale=1.0, head_bytes=1_000, tail_bytes=20_000, filter_bytes=30_000, sst_bytes=500_000,
         blocks_read=0.25, ids_written=2.0, filters_asked=4.0,
@@ -144,7 +144,7 @@ def test_the_bound_of_filters_in_state_needs_no_trial_of_its_own(
     assert "1,000 new and 100 known IDs" in Tuning(demand(), found, COSTS, ()).measured
 
 
-def test_an_option_changes_only_where_that_is_worth_it() -> None:
+def test_an_option_changes_only_if_that_is_worth_it() -> None:
     tried = [
         candidate(BASE, ms=1000),
         candidate(replace(BASE, fpr=0.01), ms=700),
@@ -178,7 +178,7 @@ def test_the_best_values_are_tried_together_and_the_cheapest_wins(
         assert told[-1] == 1.0
 
 
-def test_dominated_is_what_another_beats_in_time_and_bytes() -> None:
+def test_a_choice_that_another_beats_in_time_and_bytes_is_dominated() -> None:
     small, fast, worse, same = (
         candidate(Sizing(fpr=n / 10), gib=gib, ms=ms)
         for n, gib, ms in ((1, 1, 900), (2, 2, 500), (3, 2, 900), (4, 2, 500))
@@ -220,7 +220,9 @@ def test_a_change_comes_with_its_evidence_and_option() -> None:
         (3, 4, Level.COSTS, "cores are idle"),
     ],
 )
-def test_shards_fit_the_cores(shards: int, cores: int, level: Level, said: str) -> None:
+def test_the_number_of_shards_is_compared_with_the_cores(
+    shards: int, cores: int, level: Level, said: str
+) -> None:
     found = advice("shards", demand(shards=shards, cores=cores))
     assert found.level is level
     assert said in found.evidence
@@ -229,7 +231,7 @@ def test_shards_fit_the_cores(shards: int, cores: int, level: Level, said: str) 
         assert found.takes is Takes.BEGINNING
 
 
-def test_shards_of_a_running_query_are_for_check_to_judge() -> None:
+def test_shards_of_a_running_query_are_left_to_check_unless_cores_are_idle() -> None:
     found = advice("shards", demand(shards=17, cores=4, running=True))
     assert (found.level, found.change, found.takes) == (Level.UNKNOWN, None, None)
     assert "`dedup check` shows how many partitions" in found.evidence
@@ -241,14 +243,14 @@ def test_shards_of_a_running_query_are_for_check_to_judge() -> None:
     assert "shards=3 on this machine's 4 cores" in found.evidence
 
 
-def test_skew_is_told_as_it_was_seen() -> None:
+def test_the_measured_skew_of_shards_is_reported() -> None:
     found = advice("shards", demand(shard_ids=(100, 300)))
     assert "1.50 times the mean" in found.evidence
     assert "2.40 times the mean" in advice("shards", demand(fullest=2.4)).evidence
 
 
-def test_live_ids_of_a_running_query_are_held_against_the_trials() -> None:
-    """A million in each of two shards, says the trial."""
+def test_live_ids_of_a_running_query_are_compared_with_the_trials() -> None:
+    """The trial has a million live IDs in each of two shards."""
     for alike in (None, 1_400_000, 2_900_000):
         assert "seen-live-ids" not in rules(demand(seen_live=alike))
     less = advice("seen-live-ids", demand(seen_live=1_000_000))
@@ -262,7 +264,7 @@ def test_live_ids_of_a_running_query_are_held_against_the_trials() -> None:
     assert "more IDs came" in more.evidence
 
 
-def test_segments_of_a_query_that_the_trial_does_not_have_tell_of_a_smaller_budget() -> None:
+def test_segments_that_the_trial_lacks_reveal_a_smaller_budget() -> None:
     found = advice("seen-segments", demand(seen_segments=12))
     assert "The query has 12 segments, but under state_budget_bytes=1048576 all" in found.evidence
     assert "So its state_budget_bytes is smaller" in found.evidence
@@ -273,7 +275,7 @@ def test_segments_of_a_query_that_the_trial_does_not_have_tell_of_a_smaller_budg
         assert "seen-segments" not in rules(demand(seen_segments=asked), chosen)
 
 
-def test_repeats_beyond_the_horizon_go_on() -> None:
+def test_repeats_beyond_the_horizon_break_the_guarantee() -> None:
     found = advice("horizon", demand(repeats=repeats([1, 2, 25, 30])))
     assert found.level is Level.BREAKS
     assert '2 repeats come later than horizon="1 day"' in found.evidence
@@ -287,14 +289,14 @@ def test_a_sample_shorter_than_the_horizon_proves_nothing() -> None:
     assert advice("horizon", demand(repeats=repeats([]))).level is Level.UNKNOWN
 
 
-def test_a_horizon_far_beyond_all_repeats_is_told() -> None:
+def test_a_horizon_far_beyond_all_repeats_is_reported() -> None:
     found = advice("horizon", demand(repeats=repeats([0.5, 1.0])))
     assert (found.level, found.change) == (Level.COSTS, 'horizon="2 hours"')
     assert "12 times as long" in found.evidence
     assert advice("horizon", demand(repeats=repeats([0.5, 9.0]))).level is Level.FINE
 
 
-def test_lateness_follows_what_is_behind() -> None:
+def test_the_advised_lateness_covers_the_late_records() -> None:
     few = [0.5] * 500 + [5.0] * 10
     assert advice("lateness", demand(repeats=repeats([1], few))).level is Level.FINE
     found = advice("lateness", demand(repeats=repeats([1], [*few, *[1.5] * 100])))
@@ -316,7 +318,7 @@ def test_copies_with_the_first_ones_timestamp_suggest_stable_timestamps() -> Non
         assert "stable-timestamps" not in rules(other)
 
 
-def test_the_rate_of_a_running_query_is_held_against_its_target() -> None:
+def test_the_false_positive_rate_of_a_running_query_is_compared_with_its_target() -> None:
     high = advice("seen-fpr", demand(seen_fpr=(1200, 10_000)))
     assert (high.level, high.takes) == (Level.COSTS, Takes.OUTSIDE)
     assert "1,200 of 10,000" in high.evidence
@@ -325,7 +327,7 @@ def test_the_rate_of_a_running_query_is_held_against_its_target() -> None:
     assert advice("seen-fpr", demand(seen_fpr=(1_020, 10_000))).level is Level.FINE
 
 
-def test_a_catalog_larger_than_the_cache_is_told() -> None:
+def test_a_catalog_larger_than_the_cache_is_reported() -> None:
     large = choice(today=candidate(BASE, gib=20))
     assert advice("cache-bytes", demand(), large).change == f"cache_bytes={25 * 2**30}"
     assert "cache-bytes" not in rules(demand())
@@ -337,7 +339,7 @@ def of_rows(rows: int) -> Demand:
     return demand(ids_per_day=rows * 86_400, duplicates=0.0, batch_ms=1000, shards=1)
 
 
-def test_memory_is_told_for_an_executor_as_check_wants_it() -> None:
+def test_the_reported_memory_satisfies_dedup_check() -> None:
     found = advice("memory", demand())
     # A smaller share, followed to the letter, stops a query that runs.
     assert (found.level, found.change, found.takes) == (Level.FINE, None, None)
@@ -351,7 +353,7 @@ def test_memory_is_told_for_an_executor_as_check_wants_it() -> None:
         assert judged.level is level
 
 
-def test_the_interval_of_micro_batches_is_told_and_whether_it_is_assumed() -> None:
+def test_the_title_shows_the_trigger_interval_and_whether_it_is_assumed() -> None:
     told = report.title(demand(batch_ms=60_000))
     assumed = "a micro-batch every 1 minute (assumed: give --batch)"
     assert told.endswith(f"2 shards on 2 cores, {assumed}")
@@ -374,7 +376,7 @@ def result(asked: Demand | None = None, **trial: Any) -> Tuning:
     return Tuning(asked, chosen, COSTS, tuple(advise(asked, chosen)))
 
 
-def test_the_verdict_says_keep_or_change_what() -> None:
+def test_the_verdict_says_what_to_keep_or_change() -> None:
     found = result()
     change = report.verdict(found.demand, found.choice)
     assert change.startswith("CHANGE to fpr=0.003 instead of 0.1:")
@@ -386,7 +388,7 @@ def test_the_verdict_says_keep_or_change_what() -> None:
     assert "all fit into Spark state" in told
 
 
-def test_the_table_marks_and_dims() -> None:
+def test_the_table_marks_the_best_choice_and_dims_dominated_ones() -> None:
     found = result()
     lines = list(table(found.choice, running=True))
     assert [line.plain[0] for line in lines[1:4]] == ["*", ">", " "]
@@ -404,7 +406,7 @@ def test_the_table_marks_and_dims() -> None:
      "state", "budget", "room", "sidecar"]), (10, ["waste", "expect", "state", "budget", "room",
      "sidecar", "reads/s", "bits"])],
 )  # fmt: skip
-def test_a_narrow_table_leaves_out_what_tells_least(width: int, gone: list[str]) -> None:
+def test_a_narrow_table_omits_the_least_important_columns(width: int, gone: list[str]) -> None:
     lines = [line.plain for line in table(result().choice, running=False, width=width)]
     names = [name for name, _, _ in report.COLUMNS]
     assert lines[0].split() == [name for name in names if name not in gone]
@@ -430,7 +432,7 @@ def test_bytes_are_short(size_bytes: float, shown: str) -> None:
     assert report.amount(size_bytes) == shown
 
 
-def test_json_and_verdict_tell_the_same_live_ids() -> None:
+def test_json_and_verdict_show_the_same_live_ids() -> None:
     found = result()
     body = found.to_json()
     assert f"{body['live_ids']:,} live IDs" in body["verdict"]
@@ -456,7 +458,7 @@ def test_json_holds_every_figure_of_the_table() -> None:
     assert body["findings"][0]["level"] == "breaks the guarantee"
 
 
-def test_the_report_needs_nothing_else() -> None:
+def test_the_report_needs_no_other_file() -> None:
     text = result().page()
     outside = re.sub(r'<script type="module">.*</script>', "", text, flags=re.S)
     specs = re.search(r'<script type="application/json" id="specs">(.*?)</script>', outside, re.S)
@@ -504,7 +506,7 @@ def test_the_report_fits_a_telephone(tmp_path: Path) -> None:
     assert width <= 420
 
 
-def test_what_users_named_is_escaped() -> None:
+def test_names_from_users_are_escaped_in_the_report() -> None:
     hostile = demand(origin="</script><script>alert(1)</script>")
     text = result(hostile).page()
     assert "<script>alert" not in text
@@ -522,7 +524,7 @@ def test_every_chart_is_one_that_vega_lite_draws() -> None:
         assert set(marks) & {"symbol", "line", "area", "rect"}, name
 
 
-def test_the_recommended_choice_lies_on_top_of_those_that_come_to_the_same() -> None:
+def test_the_recommended_choice_is_drawn_on_top_of_equal_ones() -> None:
     today, same = candidate(BASE), candidate(replace(BASE, fpr=0.03))
     worse, small = candidate(replace(BASE, fpr=0.3), ms=9000), candidate(BASE, gib=1e-4)
     chosen = Choice((today, same, worse), today)
@@ -534,7 +536,7 @@ def test_the_recommended_choice_lies_on_top_of_those_that_come_to_the_same() -> 
     assert level[0]["ms"] == pytest.approx(small.ms_per_million) == pytest.approx(level[1]["ms"])
 
 
-def test_what_is_and_what_is_recommended_carry_labels() -> None:
+def test_the_current_and_the_recommended_choice_are_labelled() -> None:
     today = candidate(BASE, gib=3.2, ms=36_655)
     best, other = (candidate(replace(BASE, fpr=fpr), gib=3.3, ms=29_502) for fpr in (0.03, 0.01))
     layers = charts(Choice((today, best, other), best))["cost"]["layer"]

@@ -32,7 +32,7 @@ def logged(count: int = 5, **fields: object) -> list[tuple[int, object]]:
     return [(START_MS + 20_000 * n, batch(n, **fields)) for n in range(count)]
 
 
-def test_a_log_tells_rates_by_the_time_of_the_data() -> None:
+def test_a_log_gives_rates_by_the_timestamps_of_the_data() -> None:
     found = of_batches(BASE, "orders", logged(**SIZES, unique=90, late=5, duplicate=5))
     assert found.ids_per_day == pytest.approx(95 / 10_000 * DAY_MS)
     assert found.duplicates == pytest.approx(0.05)
@@ -55,8 +55,8 @@ def test_a_copy_that_conflicts_is_a_copy() -> None:
     assert found.duplicates == pytest.approx(0.1)
 
 
-def test_what_was_not_looked_up_tells_no_rate() -> None:
-    """At least once no copy is known, at most once no error of a filter."""
+def test_records_that_were_not_looked_up_give_no_rate() -> None:
+    """At least once knows no copies; at most once knows no false positives."""
     blind = {"filter_false_positive": 0, "filter_unconfirmed": 30}
     most = logged(3, **blind)
     assert of_batches(BASE, "orders", most).seen_fpr is None
@@ -70,7 +70,7 @@ def test_what_was_not_looked_up_tells_no_rate() -> None:
             of_batches(BASE, "orders", batches)
 
 
-def test_live_ids_of_a_log_tell_nothing_before_any_are_forgotten() -> None:
+def test_live_ids_of_a_log_count_only_once_ids_have_expired() -> None:
     def seen(count: int) -> int | None:
         made = [
             (START_MS + n, batch(n, begins=n == 0, horizon_ms=30_000, lateness_ms=10_000))
@@ -81,7 +81,7 @@ def test_live_ids_of_a_log_tell_nothing_before_any_are_forgotten() -> None:
     assert (seen(4), seen(5)) == (None, 2400)
 
 
-def test_a_log_tells_the_length_of_ids_by_its_segments() -> None:
+def test_the_length_of_ids_is_derived_from_the_segments() -> None:
     found = of_batches(BASE, "q", logged(live_ids=1000, tail_ids=200, segment_bytes=800 * 41))
     assert found.key_bytes == round(41 - 4.4)
 
@@ -108,7 +108,7 @@ def states(asked: Demand, shards: int = 2) -> dict[int, ShardState]:
     return made
 
 
-def test_states_tell_what_their_clocks_and_buckets_hold() -> None:
+def test_a_demand_is_read_from_the_clocks_and_buckets_of_states() -> None:
     asked = demand()
     found = of_states(BASE, "orders", states(asked))
     assert found.horizon_ms == asked.horizon_ms
@@ -125,7 +125,7 @@ def test_states_tell_what_their_clocks_and_buckets_hold() -> None:
 
 
 @pytest.mark.parametrize("late", ["emit", "drop"])
-def test_states_tell_whether_their_query_forgets_at_the_late_watermark(late: str) -> None:
+def test_states_reveal_whether_ids_expire_at_the_late_watermark(late: str) -> None:
     held = states(demand(stable_timestamps=True, late=late, lateness_ms=6 * HOUR_MS))
     found = of_states(replace(BASE, stable_timestamps=True), "orders", held)
     assert found.late == late
@@ -148,12 +148,12 @@ def test_states_without_ids_are_refused() -> None:
         ({"duplicates": 1.0}, "--duplicate-share 1 "),
     ],
 )
-def test_what_cannot_be_sized_is_refused(fields: dict, said: str) -> None:
+def test_a_load_that_cannot_be_sized_is_rejected(fields: dict, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         check(demand(**fields))
 
 
-def test_a_demand_adds_up() -> None:
+def test_a_demand_derives_live_ids_rates_and_bucket_lengths() -> None:
     asked = check(demand(ids_per_day=86_400.0, duplicates=0.2, batch_ms=10_000, shards=2))
     assert asked.live_ids == pytest.approx(86_400 + 3600)
     assert asked.records_per_s == pytest.approx(1.25)
@@ -162,7 +162,7 @@ def test_a_demand_adds_up() -> None:
     assert asked.policy(Sizing(bucket_length="2 hours")).bucket_ms == 2 * HOUR_MS
 
 
-def test_only_a_query_that_drops_what_is_late_forgets_at_the_late_watermark() -> None:
+def test_only_a_query_that_drops_late_records_forgets_at_the_late_watermark() -> None:
     asked = demand(lateness_ms=6 * HOUR_MS)
     both = replace(asked, stable_timestamps=True, late="drop")
     for other in (replace(both, late="emit"), replace(both, stable_timestamps=False)):
@@ -194,7 +194,7 @@ def test_ids_without_a_sample_spread_over_shards_by_their_hash() -> None:
     assert max(fill) < 1.1 * min(fill)
 
 
-def test_a_trial_asks_for_the_samples_own_ids_first() -> None:
+def test_a_trial_uses_the_samples_own_ids_first() -> None:
     own = Keys.from_list([b"one", b"two", b"three"])
     keys = demand(keys=own, key_bytes=20).keys_of()(np.array([5, 1, 0, 2, 7, 0]))
     assert [keys[i] for i in (1, 2, 3, 5)] == [b"two", b"one", b"three", b"one"]
@@ -225,7 +225,7 @@ def repeats_of(rows: list[tuple[str, float | None, int]]) -> Repeats:
 DAYS = [(f"id{n}", n / 10, n // 24) for n in range(480)]
 
 
-def test_a_sample_tells_ids_per_day_and_repeats() -> None:
+def test_a_sample_gives_ids_per_day_and_repeats() -> None:
     rows = [*DAYS, ("id0", 47.9, 20), ("id470", 47.9, 20)]
     found = of_sample(BASE, sample(rows), None)
     assert found.ids_per_day == pytest.approx(240, rel=0.02)
@@ -252,15 +252,15 @@ def test_a_stray_timestamp_of_old_makes_no_sample_longer() -> None:
 
 
 @pytest.mark.parametrize("ids", [2, 3, 4])
-def test_a_sample_of_a_few_ids_tells_what_a_long_one_does(ids: int) -> None:
-    """None of so few timestamps is taken for a stray one: nothing, or no time, was left."""
+def test_a_sample_of_a_few_ids_gives_the_right_rate(ids: int) -> None:
+    """None of so few timestamps is discarded as a stray one."""
     rows = [*((f"id{n}", 24.0 * n, 0) for n in range(ids)), ("id0", 24.0 * ids, 0)]
     found = of_sample(BASE, sample(rows), None)
     assert found.ids_per_day == pytest.approx(ids / (ids - 1))
     assert repeats_of(rows).span_ms == ids * DAY_MS
 
 
-def test_records_of_one_file_are_none_behind_the_others() -> None:
+def test_records_of_one_file_do_not_count_as_behind_each_other() -> None:
     rows = [("a", 5.0, 0), ("b", 1.0, 0), ("c", 3.0, 1), ("d", 6.0, 1)]
     assert repeats_of(rows).behind_ms.tolist() == [pytest.approx(2 * HOUR_MS)]
 
@@ -281,7 +281,7 @@ def test_a_sample_without_time_needs_the_number() -> None:
     assert found.repeats is None
 
 
-def test_samples_that_tell_nothing_are_refused() -> None:
+def test_samples_without_ids_or_time_are_rejected() -> None:
     with pytest.raises(ConfigError, match="holds no record with an ID"):
         of_sample(BASE, sample([]), None)
     for rows in ([("a", 1.0, 0), ("b", 1.0, 1)], [("a", 1.0, 0), ("a", 9.0, 0)]):
@@ -289,7 +289,7 @@ def test_samples_that_tell_nothing_are_refused() -> None:
             of_sample(BASE, sample(rows), None)
 
 
-def test_a_sample_whose_timestamps_are_all_null_is_told_from_one_without_ids() -> None:
+def test_a_sample_of_null_timestamps_and_one_without_ids_get_different_errors() -> None:
     empty = sample([])
     timed = replace(empty, times_ms=np.zeros(0, np.int64))
     with pytest.raises(ConfigError, match="no record with an ID and a timestamp"):

@@ -31,7 +31,7 @@ def tried(asked: Demand, sizing: Sizing) -> Trial:
 @pytest.mark.parametrize("lateness_ms", [0, 3_600_000, 86_400_000])
 @pytest.mark.parametrize("length", ["12 hours", None, "1 hour"])
 @pytest.mark.parametrize("fpr", [0.2, 0.02, 0.002])
-def test_what_is_predicted_is_within_the_interval_of_what_is_measured(
+def test_the_predicted_rate_is_within_the_measured_interval(
     fpr: float, length: str | None, lateness_ms: int
 ) -> None:
     sizing = Sizing(bucket_length=length, fpr=fpr, state_budget_bytes=1 << 15)
@@ -45,7 +45,9 @@ def test_what_is_predicted_is_within_the_interval_of_what_is_measured(
     assert found.known > 1000
 
 
-def test_a_shrunk_shard_does_what_the_whole_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scaled_down_shard_gives_the_figures_of_the_whole_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked = demand(ids_per_day=400_000, batch_ms=1_200_000)
     sizing = Sizing(state_budget_bytes=1 << 17)
     whole = tried(asked, sizing)
@@ -115,8 +117,8 @@ def test_a_repeat_of_what_left_the_state_costs_a_block_and_a_new_id_hardly_any()
     assert 0.7 < found.ids_written < 0.7 * 6
 
 
-def test_stable_timestamps_ask_one_bucket_and_forget_nothing() -> None:
-    """Known IDs come with their own timestamps; asked for as of now, they were said forgotten."""
+def test_stable_timestamps_probe_fewer_filters_and_lose_nothing() -> None:
+    """Known IDs are looked up with their own timestamps, not with the current time."""
     sizing = Sizing(fpr=0.2, state_budget_bytes=1 << 14)
     each, one = (tried(demand(stable_timestamps=stable), sizing) for stable in (False, True))
     assert (one.false_negatives, each.false_negatives) == (0, 0)
@@ -125,7 +127,7 @@ def test_stable_timestamps_ask_one_bucket_and_forget_nothing() -> None:
     assert 0 < low <= one.predicted_fpr <= high
 
 
-def test_what_fits_into_the_tail_asks_no_filter() -> None:
+def test_ids_that_fit_into_the_tail_probe_no_filter() -> None:
     found = tried(demand(ids_per_day=1000), Sizing())
     assert found.filters_asked == found.filter_bytes == found.false_positives == 0
     assert found.live_ids == pytest.approx(found.tail_ids)
@@ -157,7 +159,7 @@ def test_a_tail_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_id_that_is_wrongly_dropped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A catalog that confirms what it lacks: the other way to be wrong."""
+    """The catalog confirms IDs that it lacks, which is the opposite error."""
     honest = trials.CountingStore.lookup
 
     def confirming(self, seg, keys, hashes):  # type: ignore[no-untyped-def]
@@ -182,7 +184,7 @@ def test_buckets_fill_and_leave() -> None:
 
 @given(st.integers(1, 80))
 @settings(deadline=None)
-def test_made_keys_are_as_long_as_asked_and_all_different(key_bytes: int) -> None:
+def test_synthetic_keys_have_the_given_length_and_differ(key_bytes: int) -> None:
     keys = synthetic_keys(key_bytes)(np.array([0, 1, 2, 255, 1 << 20, trials.UNKNOWN, 1 << 41]))
     assert set(keys.lengths.tolist()) == {max(9, key_bytes)}
     assert len({keys[i] for i in range(7)}) == 7

@@ -71,8 +71,8 @@ def watched(made: Sequence[AnyMetrics], *, ended: str | None = None) -> Watched:
     return watched_of(timed, now_ms, ended=ended)
 
 
-def test_what_a_query_leaves_undone_or_finds_is_shown_in_full() -> None:
-    """Nothing of it is cut off at 80 columns."""
+def test_conflicts_losses_and_unchecked_records_are_shown_in_full() -> None:
+    """No line is cut off at 80 columns."""
 
     def shown(**fields: Any) -> str:
         return "\n".join(line.plain for line in screen([watched(batches(**fields))]))
@@ -89,9 +89,7 @@ def test_what_a_query_leaves_undone_or_finds_is_shown_in_full() -> None:
     assert re.search(r"not looked up +1,000 +in the last one, at least once$", told, re.M)
 
 
-def test_records_that_are_clamped_or_late_are_lines_a_verdict_and_an_exit_code(
-    tmp_path: Path,
-) -> None:
+def test_clamped_and_late_records_have_lines_a_verdict_and_an_exit_code(tmp_path: Path) -> None:
     for made in (batches(future=330, late=20), sequences(future=330)):
         lines = screen([watched(made)])
         shown = text(lines)
@@ -123,7 +121,7 @@ def text(lines: list[Any]) -> str:
     return "\n".join(line.plain for line in lines)
 
 
-def test_the_gaps_between_the_lines() -> None:
+def test_gaps_between_timestamps_and_watermarks_are_computed() -> None:
     one = watched(batches(lateness_ms=60_000))
     assert one.gaps() == {
         "source": 500, "watermark": 2000, "kept": HOUR_MS, "excess": -60_000,
@@ -138,7 +136,7 @@ def test_the_false_positive_rate_is_that_of_the_window() -> None:
     assert filter_fpr(watched(none).of_ids) is None
 
 
-def test_everything_is_on_a_screen_of_80_by_24() -> None:
+def test_everything_fits_on_a_screen_of_80_by_24() -> None:
     sources = tuple((f'["topic",{n}]', 1_700_000_000_000 + n, n == 9) for n in range(10))
     made = batches(
         gc_source='["topic",0]', slowest_sources=sources, state_bytes=3 << 20,
@@ -167,7 +165,7 @@ def test_everything_is_on_a_screen_of_80_by_24() -> None:
     assert "…" not in taller
 
 
-def test_how_far_filters_in_spark_state_reach() -> None:
+def test_the_screen_shows_how_much_filters_in_spark_state_cover() -> None:
     made = batches(filter_state_bytes=3 << 20, sidecar_bytes=12 << 20, filter_sidecar=712)
     shown = text(screen([watched(made)], height=40))
     assert re.search(
@@ -175,7 +173,7 @@ def test_how_far_filters_in_spark_state_reach() -> None:
     )
 
 
-def test_how_long_micro_batches_take_and_how_often_one_starts() -> None:
+def test_the_screen_shows_duration_and_interval_of_micro_batches() -> None:
     made = batches(batch_ms=800, stage_us={**dict.fromkeys(STAGES, 0), "pack": 310_000, "judge": 4})
     shown = text(screen([watched(made)]))
     assert "micro-batch      9 in 0.80 s          usually 0.80 s, started every 10.0 s\n" in shown
@@ -186,7 +184,7 @@ def test_how_long_micro_batches_take_and_how_often_one_starts() -> None:
     assert "0 in 0.80 s          usually 0.80 s\n" in text(screen([watched(batches(1))]))
 
 
-def test_of_numbered_records_verdicts_and_producers_are_shown() -> None:
+def test_numbered_records_show_verdicts_and_producers() -> None:
     rare = {"fenced": 40, "unknown": 30, "unnumbered": 20, "untimed": 10}
     made = sequences(producers=123_456_789_012, fullest_shard_producers=85_000, **rare)
     lines = screen([watched(made)])
@@ -216,7 +214,7 @@ def test_of_numbered_records_verdicts_and_producers_are_shown() -> None:
     assert re.search(r"bytes .*, 60 B a producer$", well, re.M)
 
 
-def test_of_numbered_records_without_a_timestamp_there_are_no_watermarks() -> None:
+def test_numbered_records_without_a_timestamp_show_no_watermarks() -> None:
     shown = text(screen([watched(sequences(expired_before_ms=None))]))
     assert shown.startswith(" OK  orders: it keeps up; producers expire by query time\n")
     assert re.search(r"last micro-batch .* 00:00:00 behind the clock$", shown, re.M)
@@ -227,7 +225,7 @@ def test_of_numbered_records_without_a_timestamp_there_are_no_watermarks() -> No
     assert re.search(r"GC watermark +- ", first)
 
 
-def test_of_numbered_records_the_past_has_their_figures() -> None:
+def test_the_history_of_numbered_records_shows_their_figures() -> None:
     made = [replace(one, missing=n) for n, one in enumerate(sequences(60))]
     lines = text(screen([watched(made)], width=100, height=50)).splitlines()
     assert max(map(len, lines)) <= 100
@@ -244,7 +242,7 @@ def test_of_numbered_records_the_past_has_their_figures() -> None:
     assert not any(line.startswith(("live IDs", "GC lag")) for line in lines)
 
 
-def test_of_numbered_records_scripts_are_told_totals(tmp_path: Path) -> None:
+def test_json_output_has_totals_of_numbered_records(tmp_path: Path) -> None:
     log(tmp_path, sequences(fenced=40))
     told = watch(tmp_path, "--once", "--json")
     assert told.exit_code == 0, told.output
@@ -260,7 +258,7 @@ def test_of_numbered_records_scripts_are_told_totals(tmp_path: Path) -> None:
     assert watch(tmp_path, "--once").output.startswith(" OK  pumps: the GC watermark keeps up\n")
 
 
-def test_of_numbered_records_what_is_wrong_is_told() -> None:
+def test_problems_of_numbered_records_are_reported() -> None:
     stuck = sequences(low_watermark_ms=5, expired_before_ms=5)
     assert watched(stuck).health.status is Status.STALLED
     apart = watched(sequences(epochs_apart=1)).health
@@ -269,7 +267,7 @@ def test_of_numbered_records_what_is_wrong_is_told() -> None:
     )  # fmt: skip
 
 
-def test_a_large_terminal_shows_the_micro_batches_before() -> None:
+def test_a_large_terminal_shows_earlier_micro_batches() -> None:
     made = [
         replace(one, batch_ms=100 * n, stage_us={**one.stage_us, "pack": 7000 * n},
                 live_ids=10**8 + n)
@@ -334,7 +332,7 @@ def test_the_worst_query_is_shown_whole_and_the_others_by_a_line() -> None:
     assert list(STATUSES) == list(Status)
 
 
-def test_of_many_queries_the_worst_come_first_and_the_rest_is_counted() -> None:
+def test_the_worst_of_many_queries_come_first_and_the_rest_are_counted() -> None:
     well = [replace(watched(batches()), name=f"well-{n}") for n in range(20)]
     stalled = [replace(watched(batches(stuck=True)), name=f"stalled-{n}") for n in range(2)]
     lines = text(screen([*well, *stalled])).splitlines()
@@ -355,7 +353,7 @@ def test_the_end_of_a_long_reason_is_not_cut() -> None:
     assert " ".join(shown.split()).count("dedup remedies damaged-state") == 1
 
 
-def test_without_a_micro_batch_there_is_a_verdict_only() -> None:
+def test_a_query_without_micro_batches_shows_only_a_verdict() -> None:
     assert text(screen([watched([])])).startswith(" STOPPED  orders: no micro-batch")
 
 
@@ -370,7 +368,7 @@ def test_without_a_micro_batch_there_is_a_verdict_only() -> None:
         (lambda: [*batches(6), *batches(6, run_id="another")[3:]], None, 13, "REWOUND"),
     ],
 )  # fmt: skip
-def test_the_exit_code_is_the_verdict(
+def test_the_exit_code_follows_the_verdict(
     tmp_path: Path,
     make: Callable[[], list[BatchMetrics]],
     ended: str | None,
@@ -391,7 +389,7 @@ def test_the_exit_code_is_the_verdict(
     assert shown.output.startswith(f" {status}  orders")
 
 
-def test_one_query_of_several(tmp_path: Path) -> None:
+def test_one_of_several_queries_can_be_selected(tmp_path: Path) -> None:
     log(tmp_path, batches())
     log(tmp_path, batches(query_id="other", query_name="payments", stuck=True))
     everything = watch(tmp_path, "--once")
@@ -400,7 +398,7 @@ def test_one_query_of_several(tmp_path: Path) -> None:
     assert (one.exit_code, "payments" in one.output) == (0, False)
 
 
-def test_where_nothing_is_told_usage_is_explained(tmp_path: Path) -> None:
+def test_a_folder_without_a_query_is_a_usage_error(tmp_path: Path) -> None:
     told = watch(tmp_path, "--once")
     assert told.exit_code == 2
     assert "not show any query yet" in told.output
@@ -434,7 +432,9 @@ class Times:
         return not self.left
 
 
-def test_what_is_not_there_for_a_while_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_waits_for_a_source_that_is_missing_for_a_while(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     well = [watched(batches())]
     looks = [ConfigError("nothing yet"), (well, None), (well, "no answer"), (well, "no answer"),
              (well, None), ConfigError("gone")]  # fmt: skip
@@ -454,7 +454,7 @@ def test_what_is_not_there_for_a_while_is_waited_for(capsys: pytest.CaptureFixtu
     ]  # fmt: skip
 
 
-def test_the_screen_says_why_it_is_not_of_now() -> None:
+def test_the_screen_says_why_it_is_out_of_date() -> None:
     long = "no answer from http://somewhere:9464/metrics (refused): what follows is what it said"
     lines = text(watch_query._lines(lambda: ([watched(batches())], long), 80, 24)).splitlines()
     assert " ".join(" ".join(lines[:2]).split()) == long
@@ -573,9 +573,7 @@ def test_a_query_that_was_replaced_under_its_name_is_left_out(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["orders", None])
-def test_of_queries_that_share_a_name_only_those_that_ended_are_left_out(
-    tmp_path: Path, name: str | None
-) -> None:
+def test_only_ended_queries_of_a_shared_name_are_left_out(tmp_path: Path, name: str | None) -> None:
     both = MetricsLog(tmp_path)
     for one in batches():
         for query_id in ("a", "b"):
@@ -586,7 +584,7 @@ def test_of_queries_that_share_a_name_only_those_that_ended_are_left_out(
     assert [one.query_id for one in look()[0]] == (["b"] if name else ["a", "b"])
 
 
-def test_a_file_that_cannot_be_read_is_told_beside_the_others(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_beside_the_other_queries(tmp_path: Path) -> None:
     log(tmp_path, batches())
     (tmp_path / f"x{SUFFIX}").mkdir()
     shown = watch(tmp_path, "--once")
@@ -600,12 +598,12 @@ def test_a_file_that_cannot_be_read_is_told_beside_the_others(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("every", ["inf", "nan", "1e12", "0"])
-def test_how_often_to_look_has_its_limits(tmp_path: Path, every: str) -> None:
+def test_intervals_outside_the_limits_are_rejected(tmp_path: Path, every: str) -> None:
     log(tmp_path, batches())
     assert watch(tmp_path, "--every", every).exit_code == 2
 
 
-def test_a_url_is_one_in_any_case_and_its_password_is_not_told() -> None:
+def test_a_url_is_recognised_in_any_case_and_its_password_is_not_shown() -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         url = f"HTTP://127.0.0.1:{deaf.getsockname()[1]}"
@@ -619,7 +617,7 @@ def test_a_url_is_one_in_any_case_and_its_password_is_not_told() -> None:
     assert "secret" not in told.output
 
 
-def test_a_terminal_that_is_too_small_is_told_of_what_it_lacks() -> None:
+def test_a_small_terminal_shows_how_many_lines_are_missing() -> None:
     sources = tuple((f'["topic",{n}]', 1_700_000_000_000 + n, False) for n in range(10))
     one = watched(batches(stuck=True, slowest_sources=sources))
     for width, height in ((60, 15), (40, 10), (79, 24), (80, 23)):
@@ -637,7 +635,7 @@ def test_a_terminal_that_is_too_small_is_told_of_what_it_lacks() -> None:
     assert max(len(line.plain) for line in waiting("x " * 80, width=40)) <= 40
 
 
-def test_the_live_screen_is_laid_out_for_its_terminal() -> None:
+def test_the_live_screen_fits_its_terminal() -> None:
     def look() -> tuple[list[Watched], str | None]:
         return [watched(batches())], None
 
@@ -662,7 +660,7 @@ def test_a_dumb_terminal_gets_the_lines_of_a_pipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [b"q", b"Q"])
-def test_q_leaves_and_the_terminal_is_as_before(tmp_path: Path, key: bytes) -> None:
+def test_q_ends_watch_and_restores_the_terminal(tmp_path: Path, key: bytes) -> None:
     log(tmp_path, batches())
     live = Watching(tmp_path, "--every", "60", size=(50, 160))
     live.until(b"keeps up")
@@ -684,7 +682,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def test_a_second_interrupt_leaves_the_terminal_in_order() -> None:
+def test_a_second_interrupt_restores_the_terminal() -> None:
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         where = f"http://127.0.0.1:{hanging.getsockname()[1]}"
         live = Watching(where)
