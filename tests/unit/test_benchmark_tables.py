@@ -27,7 +27,9 @@ def test_every_table_is_on_a_page() -> None:
     ("page", "figure", "invented"),
     [(PAGES[0], "| 1978 |", "| 1 |"), (PAGES[1], "| 10.6 / 9.6 / 14.8 |", "| 1.0 / 9.6 / 14.8 |")],
 )
-def test_a_figure_that_nobody_measured_is_replaced(page: Path, figure: str, invented: str) -> None:
+def test_a_figure_that_differs_from_the_results_is_replaced(
+    page: Path, figure: str, invented: str
+) -> None:
     text = page.read_text()
     assert filled(text.replace(figure, invented)) == text != text.replace(figure, invented)
 

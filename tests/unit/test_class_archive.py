@@ -29,7 +29,7 @@ def made(content: bytes = b"archive") -> Path:
     return archives.keep(folder / "written")
 
 
-def test_one_that_was_kept_is_found_while_it_is_whole_and_the_jars_are_the_same(jar: Path) -> None:
+def test_an_archive_is_found_only_if_it_is_whole_and_the_jars_are_unchanged(jar: Path) -> None:
     assert archives.class_archive() is None
     first = made()
     assert archives.class_archive() == first
@@ -44,7 +44,7 @@ def test_one_that_was_kept_is_found_while_it_is_whole_and_the_jars_are_the_same(
     assert archives.class_archive() is None
 
 
-def test_another_java_needs_another_one(
+def test_another_java_needs_another_archive(
     jar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made()

@@ -76,7 +76,7 @@ def test_the_figures_of_a_micro_batch_include_those_of_all_operators() -> None:
     assert (found["shards"], "live_ids" in found) == (4, True)
 
 
-def test_hopeless_contenders_are_fed_no_further() -> None:
+def test_contenders_that_are_too_slow_get_no_more_input() -> None:
     ours, slow = Scripted("dedup_by_id", 900, 100), Scripted("slow", 9000, 900, 1100)
     both = [ours, slow]
     assert [pipelines.feed(p, [], both, 10) for p in both] == [None, None]
@@ -95,13 +95,17 @@ def test_hopeless_contenders_are_fed_no_further() -> None:
         ("import time; time.sleep(60)", 0.1, "took longer than 0 s"),
     ],
 )
-def test_why_a_program_was_stopped(tmp_path: Path, code: str, patience_s: float, why: str) -> None:
+def test_the_reason_why_a_program_stopped_is_reported(
+    tmp_path: Path, code: str, patience_s: float, why: str
+) -> None:
     program = Program(lambda job: ["-c", code])
     assert runs.timed(program, Job(tmp_path, tmp_path, 1, "1g", ""), patience_s)[1] == why
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_only_who_is_prepared_finds_an_archive_of_classes(tmp_path: Path, prepared: bool) -> None:
+def test_only_a_prepared_program_gets_the_users_cache_folder(
+    tmp_path: Path, prepared: bool
+) -> None:
     code = """
 import os, sys
 from pathlib import Path
@@ -114,13 +118,13 @@ sys.exit(Path(os.environ["XDG_CACHE_HOME"]).name)
         assert runs.timed(program, job, _NO_END)[1] == ("users" if prepared else "own")
 
 
-def test_every_program_is_told_what_to_read_and_where_to_write() -> None:
+def test_every_program_receives_its_input_and_output_folders() -> None:
     job = Job(Path("/from"), Path("/to"), 2, "1g", SCHEMAS["wide"])
     for program in PROGRAMS.values():
         assert {"/from", "/to/out"} <= set(program.command(job))
 
 
-def test_from_where_on_ours_is_ahead() -> None:
+def test_ours_counts_as_ahead_only_from_where_it_stays_ahead() -> None:
     ours = Line("narrow", "dedup_by_id", [(1e6, 5.0), (2e6, 3.0), (3e6, 3.0), (4e6, 3.0)])
 
     def against(*seconds: float) -> float | None:

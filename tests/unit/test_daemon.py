@@ -55,7 +55,7 @@ def libraries(pid: int) -> set[str]:
     return set(re.findall(r"libarrow|pandas|rocksdict|_native", maps))
 
 
-def test_a_worker_is_born_with_everything_loaded(tmp_path: Path) -> None:
+def test_a_worker_starts_with_all_libraries_loaded(tmp_path: Path) -> None:
     with daemon(tmp_path / "stderr", PYTHONVERBOSE="1") as (parent, worker):
         assert module(parent) == "dedup.spark.daemon"
         assert len(os.listdir(f"/proc/{parent}/task")) == 1
@@ -68,7 +68,7 @@ def test_a_worker_is_born_with_everything_loaded(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     os.cpu_count() == 1, reason="needs two cores: OpenBLAS starts no threads on one"
 )
-def test_where_a_library_starts_threads_it_is_sparks_own(tmp_path: Path) -> None:
+def test_if_a_library_starts_threads_sparks_own_daemon_runs(tmp_path: Path) -> None:
     with daemon(tmp_path / "stderr", OMP_NUM_THREADS="2") as (parent, worker):
         assert module(parent) == "pyspark.daemon"
         assert len(os.listdir(f"/proc/{parent}/task")) == 1
@@ -82,7 +82,7 @@ def test_where_a_library_starts_threads_it_is_sparks_own(tmp_path: Path) -> None
     "module_text",
     ["raise ModuleNotFoundError('none here')", "raise ValueError('numpy.dtype size changed')"],
 )
-def test_what_cannot_be_loaded_is_left_to_the_task_to_tell(
+def test_a_library_that_cannot_be_loaded_does_not_stop_the_daemon(
     tmp_path: Path, module_text: str
 ) -> None:
     # What it prints must not be taken for the daemon's address.
@@ -94,7 +94,7 @@ def test_what_cannot_be_loaded_is_left_to_the_task_to_tell(
     assert "a notice" in (tmp_path / "stderr").read_text()
 
 
-def test_every_worker_draws_numbers_of_its_own() -> None:
+def test_every_worker_draws_its_own_random_numbers() -> None:
     """As with Spark's own daemon, whose workers load numpy after the fork."""
     code = """
 import os, sys
@@ -118,7 +118,7 @@ daemon.main()
     assert len({number for numbers in drawn for number in numbers}) == 4
 
 
-def test_spark_is_read_where_it_is_unpacked(tmp_path: Path) -> None:
+def test_spark_is_imported_from_its_unpacked_folder(tmp_path: Path) -> None:
     def home(*parts: str) -> str:
         lib = tmp_path.joinpath(*parts, "python", "lib")
         lib.mkdir(parents=True)

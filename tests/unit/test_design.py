@@ -55,7 +55,7 @@ def test_every_invariant_that_is_cited_has_a_heading() -> None:
 
 
 def test_every_invariant_is_cited_where_it_is_kept() -> None:
-    """One that no module names is either unused, or kept where no one would know."""
+    """An invariant that no module cites is unused, or nobody knows where it is kept."""
     everywhere = set().union(*(cited(p.read_text()) for p in (ROOT / "dedup").rglob("*.py")))
     assert everywhere == set(headings())
 
@@ -65,7 +65,7 @@ def test_every_invariant_is_cited_where_it_is_kept() -> None:
     [("(invariant 4)", {4}), ("(invariants 2 and 4)", {2, 4}), ("invariants 9 to 11", {9, 10, 11}),
      ("Invariant 14: a birth", {14}), ("no invariant here", set())],
 )  # fmt: skip
-def test_citations(text: str, numbers: set[int]) -> None:
+def test_citations_of_invariants_are_recognised(text: str, numbers: set[int]) -> None:
     assert cited(text) == numbers
 
 
@@ -77,7 +77,7 @@ def test_files_that_the_pages_name_exist() -> None:
     assert [n for n in named if not any(list(base.glob(n)) for base in bases)] == []
 
 
-def test_links_of_the_page_lead_somewhere() -> None:
+def test_every_link_of_the_page_has_a_target() -> None:
     text = DESIGN.read_text()
     anchors = {
         re.sub(r"[^\w -]", "", line.lstrip("# ").lower()).replace(" ", "-")

@@ -16,12 +16,12 @@ WITH_EXAMPLES = sorted(
 )
 
 
-def test_there_are_some() -> None:
+def test_some_modules_have_examples() -> None:
     assert len(WITH_EXAMPLES) >= 3
 
 
 @pytest.mark.parametrize("module", WITH_EXAMPLES)
-def test_examples(module: str) -> None:
+def test_the_examples_of_a_module_pass(module: str) -> None:
     outcome = doctest.testmod(importlib.import_module(module))
     assert outcome.attempted > 0
     assert outcome.failed == 0

@@ -78,7 +78,7 @@ def test_a_fetch_that_failed_is_tried_again_and_leaves_nothing(caches: Path) -> 
     assert {path.name for path in caches.iterdir()} == {"server", "server.lock"}
 
 
-def test_nobody_else_can_write_to_the_folder(caches: Path) -> None:
+def test_only_the_user_can_access_the_folder(caches: Path) -> None:
     caches.mkdir(mode=0o777, parents=True)
     caches.chmod(0o777)
     assert user_cache() == caches

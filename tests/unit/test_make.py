@@ -38,7 +38,7 @@ def fake(folder: Path, name: str, line: str) -> Path:
     return path
 
 
-def test_alone_it_prints_help() -> None:
+def test_make_alone_prints_help() -> None:
     code, lines = make()
     assert code == 0
     assert {line.split()[1] for line in lines} >= {
@@ -54,7 +54,7 @@ def test_alone_it_prints_help() -> None:
     ("version", "good"),
     [(None, False), ("1.8.0_291", False), ("11.0.2", False), ("17", True), ("25.0.1", True)],
 )
-def test_java(tmp_path: Path, version: str | None, good: bool) -> None:
+def test_java_17_or_newer_is_required(tmp_path: Path, version: str | None, good: bool) -> None:
     goal = ("java", f"JAVA_HOME={tmp_path}")
     if version is None:
         assert f"JAVA_HOME={tmp_path} holds no working Java" in refused(*goal)
@@ -63,7 +63,7 @@ def test_java(tmp_path: Path, version: str | None, good: bool) -> None:
     assert make(*goal)[0] == 0 if good else "Java 17 or newer is needed" in refused(*goal)
 
 
-def test_targets_name_what_they_take() -> None:
+def test_clean_removes_all_build_folders_and_wheel_needs_no_test_environment() -> None:
     code, lines = make("--dry-run", "clean")
     assert code == 0
     assert {".venv", ".venv-older", "build", "dist"} <= set(lines[0].split())
@@ -73,7 +73,7 @@ def test_targets_name_what_they_take() -> None:
     assert not [line for line in lines if "[test]" in line], "a wheel needs no test environment"
 
 
-def test_python_is_too_old_or_absent(tmp_path: Path) -> None:
+def test_a_python_that_is_too_old_or_absent_is_reported(tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     old = fake(tmp_path, "python", 'case "$2" in *exit*) exit 1;; *) echo 3.9;; esac')
     for python, message in (
@@ -86,7 +86,7 @@ def test_python_is_too_old_or_absent(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [old]
 
 
-def test_a_python_without_venv(tmp_path: Path) -> None:
+def test_a_python_without_venv_is_reported(tmp_path: Path) -> None:
     line = f'case "$2" in *ensurepip*) exit 1;; *) exec "{sys.executable}" "$@";; esac'
     python = fake(tmp_path, "python", line)
     venv = tmp_path / "venv"

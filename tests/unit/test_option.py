@@ -28,7 +28,7 @@ def read(**given: str) -> dict[str, Any]:
     return read_options({"path": "/o"} | texts, OPTIONS, owner="format x", prefix="kafka.")
 
 
-def test_defaults_and_texts() -> None:
+def test_texts_become_typed_values_and_defaults_fill_the_rest() -> None:
     assert read() == {
         "path": "/o", "mode": "append", "partition_by": (), "timeout_seconds": 60, "header": False,
         "target_file_size": None, "wait": None, "share": 0.5,
@@ -59,7 +59,7 @@ def test_defaults_and_texts() -> None:
         ({"share": "2"}, "Option share=2.0 must be a number from 0 to 1."),
     ],
 )
-def test_what_a_text_cannot_be(given: dict[str, str], message: str) -> None:
+def test_texts_that_an_option_cannot_take_are_rejected(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read(**given)
 
@@ -102,7 +102,7 @@ def test_names_are_shown_as_they_were_given() -> None:
         (kinds.text("[a-z]+", "be letters."), "a1", None),
     ],
 )
-def test_typed_values(kind: Kind, value: Any, checked: Any) -> None:
+def test_typed_values_are_checked(kind: Kind, value: Any, checked: Any) -> None:
     declared = Option("o", kind, 0)
     if checked is None:
         with pytest.raises(ConfigError, match="o="):

@@ -71,12 +71,12 @@ PAGE = Path(dedup.__file__).with_name("OPTIONS.md")
         ),
     ],
 )  # fmt: skip
-def test_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_cannot_work_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         dedup_by_id("id", **({"horizon": "1 day"} | options))
 
 
-def test_lateness_defaults() -> None:
+def test_defaults_depend_on_the_horizon_and_options_reach_the_policy() -> None:
     def lateness_ms(**options: Any) -> int:
         return dedup_by_id("id", timestamp="ts", **options).options.policy().lateness_ms
 
@@ -93,7 +93,7 @@ def test_lateness_defaults() -> None:
     assert jump.accept_clock_jump
 
 
-def test_the_number_of_shuffle_partitions() -> None:
+def test_only_a_positive_number_of_shuffle_partitions_is_read() -> None:
     assert [shuffle_partitions(text) for text in ("8", " 200 ", "1")] == [8, 200, 1]
     for unknown in ("auto", "AUTO", "", "  ", "0", "-1", "1.5", "8 cores", None):
         assert shuffle_partitions(unknown) is None
@@ -103,7 +103,7 @@ def test_the_number_of_shuffle_partitions() -> None:
     ("pinned", "asked", "shards", "partitions"),
     [("4", "auto", None, 4), (None, "8", 2, 8), (None, "auto", 2, 2), ("", " ", None, 200)],
 )
-def test_a_task_takes_the_number_that_it_knows(
+def test_a_task_takes_partitions_from_the_checkpoint_then_the_setting_then_shards(
     pinned: str | None, asked: str, shards: int | None, partitions: int
 ) -> None:
     settings = {
@@ -134,7 +134,7 @@ def test_the_page_has_the_options_as_they_are_declared(declared: Mapping[str, Op
     ("function", "declared", "made"),
     [(dedup_by_id, BY_ID, Options), (dedup_by_sequence, BY_SEQUENCE, SequenceOptions)],
 )
-def test_signatures_are_those_that_the_declarations_say(
+def test_signatures_match_the_declared_options(
     function: Callable[..., Any], declared: Mapping[str, Option], made: type
 ) -> None:
     shown = {

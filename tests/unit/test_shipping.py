@@ -40,12 +40,12 @@ def sent(function: Any) -> Any:
     return cloudpickle.loads(cloudpickle.dumps(function))
 
 
-def test_the_function_arrives() -> None:
+def test_a_shipped_function_arrives_unchanged() -> None:
     assert sent(shipped(duration_ms))() is duration_ms
     assert sent(shipped(partial(held, "x")))()(2) == ("x", 2)
 
 
-def test_what_travels_names_no_module_of_the_package() -> None:
+def test_shipped_bytes_name_no_module_of_the_package() -> None:
     data = cloudpickle.dumps(shipped(duration_ms))
     imported: set[str] = set()
 
@@ -59,7 +59,7 @@ def test_what_travels_names_no_module_of_the_package() -> None:
     assert "dedup" not in imported
 
 
-def test_it_is_unpickled_once_per_process() -> None:
+def test_a_shipped_function_is_unpickled_once_per_process() -> None:
     Counted.unpickled = 0
     load = sent(shipped(partial(held, Counted())))
     assert load() is load() is sent(load)()
@@ -81,7 +81,9 @@ def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert explain(RuntimeError(told)).kind == "ExecutorError"
 
 
-def test_a_module_that_only_the_driver_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_only_the_driver_has_is_named_in_the_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Nowhere:
         def __reduce__(self) -> Any:
             return __import__, ("no_such_module",)
@@ -91,13 +93,13 @@ def test_a_module_that_only_the_driver_has(monkeypatch: pytest.MonkeyPatch) -> N
         load()
 
 
-def test_what_cannot_be_pickled_is_refused_on_the_driver() -> None:
+def test_a_function_that_cannot_be_pickled_is_rejected_on_the_driver() -> None:
     with pytest.raises(ConfigError, match=r"cannot be sent to executors: .*lock"):
         shipped(partial(held, threading.Lock()))
 
 
 @pytest.mark.parametrize("name", ["pack", "unpack"])
-def test_workers_load_what_they_need_and_no_more(name: str) -> None:
+def test_pack_and_unpack_load_neither_pandas_nor_rocksdict(name: str) -> None:
     """Each Python worker imports it in the first micro-batch; pandas would be most of that."""
     loaded = "print({'pandas', 'rocksdict'} & {*sys.modules})"
     code = f"import sys, dedup.spark.executor.{name}; {loaded}"

@@ -62,7 +62,7 @@ def test_a_signal_may_come_at_any_moment_of_a_wait() -> None:
 
 
 @pytest.mark.parametrize(("how", "code", "told"), [("tidy", 0, "interrupted\n"), ("", 130, "")])
-def test_the_second_signal_is_the_end(how: str, code: int, told: str) -> None:
+def test_the_second_signal_ends_the_process(how: str, code: int, told: str) -> None:
     assert INTERRUPTED == 130
     ended = python("-c", _TWICE, how)
     assert (ended.returncode, ended.stdout) == (code, told)

@@ -85,14 +85,16 @@ def test_a_process_loads_tools_of_tests_only_for_faults_and_never_pytest(tmp_pat
         assert output.stdout.strip() == loaded
 
 
-def test_off_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_fault_folder_no_fault_strikes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     faults.arm(tmp_path, "group.begin", "raise")
     monkeypatch.setattr("dedup.errors.faults._folder", None)
     point("group.begin")
     assert faults.fired(tmp_path) == []
 
 
-def test_it_strikes_once_after_the_visits_that_go_by(folder: Path) -> None:
+def test_a_fault_strikes_once_after_the_skipped_visits(folder: Path) -> None:
     faults.arm(folder, "group.begin", "skip", 0)
     faults.arm(folder, "group.begin", "raise", 1)
     point("group.begin")
@@ -104,14 +106,14 @@ def test_it_strikes_once_after_the_visits_that_go_by(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "number"), [("enospc", errno.ENOSPC), ("eacces", errno.EACCES)])
-def test_errors_of_the_system(folder: Path, kind: str, number: int) -> None:
+def test_a_fault_raises_an_error_of_the_system(folder: Path, kind: str, number: int) -> None:
     faults.arm(folder, "publish.synced", kind)
     with pytest.raises(OSError, match="made to be") as raised:
         point("publish.synced")
     assert raised.value.errno == number
 
 
-def test_one_bit_flips(folder: Path, tmp_path: Path) -> None:
+def test_a_corrupting_fault_changes_one_byte_of_the_file(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(range(100)))
     faults.arm(folder, "segment.write.after", "corrupt")
@@ -124,7 +126,7 @@ def test_one_bit_flips(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("nowhere", "kill"), ("group.begin", "sing")])
-def test_what_cannot_be_armed(tmp_path: Path, name: str, kind: str) -> None:
+def test_an_unknown_fault_cannot_be_armed(tmp_path: Path, name: str, kind: str) -> None:
     with pytest.raises(ValueError, match="unknown fault"):
         faults.arm(tmp_path, name, kind)
 
@@ -143,7 +145,7 @@ def test_a_process_is_killed(tmp_path: Path) -> None:
     assert started(tmp_path).communicate(timeout=60)[0] == b"went on\n"
 
 
-def test_a_process_outlives_who_started_it_until_it_is_let_go(tmp_path: Path) -> None:
+def test_a_process_outlives_a_hangup_until_it_is_released(tmp_path: Path) -> None:
     faults.arm(tmp_path, "group.end", "outlive")
     process = started(tmp_path)
     assert wait_until(lambda: faults.fired(tmp_path), 60)
@@ -182,7 +184,7 @@ HOUR_MS = 3_600_000
         (["a", "a", "a", "c"], r"1 lost: 'b' .*; 2 too many: 'a' .*, 'c' \(1 .*, 0 should\)"),
     ],
 )
-def test_what_is_lost_or_emitted_twice_is_named(emitted: list[str], complaint: str) -> None:
+def test_the_oracle_names_lost_and_surplus_records(emitted: list[str], complaint: str) -> None:
     batches = [[("a", 0), ("b", 5), ("a", 9)], [("a", HOUR_MS + 1), ("a", HOUR_MS + 2)]]
     oracle = Oracle("1 hour")
     if not complaint:
@@ -202,7 +204,7 @@ def test_records_of_another_micro_batch_are_judged_at_the_late_watermark() -> No
     assert second == {("a", late_ms, True): 1, ("b", late_ms, False): 1}
 
 
-def test_null_ids_go_on() -> None:
+def test_the_oracle_lets_null_ids_pass() -> None:
     Oracle("1 hour").check([[(None, 0), (None, 0)]], [None, None])
 
 

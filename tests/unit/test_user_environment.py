@@ -36,7 +36,7 @@ def nameless(*arguments: object) -> str:
     return done.stderr.strip()
 
 
-def test_a_user_without_a_name(tmp_path: Path) -> None:
+def test_a_user_without_a_name_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.csv").write_text("id\na\n")
     places = (tmp_path / "in", "--output", tmp_path / "out")
@@ -45,7 +45,7 @@ def test_a_user_without_a_name(tmp_path: Path) -> None:
     assert len(told.splitlines()) == 1
 
 
-def test_a_user_without_a_home_folder() -> None:
+def test_a_missing_home_folder_is_reported_with_the_remedy() -> None:
     code = "from dedup.sources.kafka import kafka_jars; kafka_jars()"
     told = nameless("-c", code)
     assert told.splitlines()[-1].startswith("dedup.errors.ConfigError: ~/.cache/rolling-dedup/")
@@ -61,7 +61,7 @@ def test_a_user_without_a_home_folder() -> None:
         ["check", "out", "--properties", "~nobody-here/spark.conf"],
     ],
 )
-def test_a_home_folder_of_nobody(command: list[str]) -> None:
+def test_a_home_folder_of_an_unknown_user_is_rejected(command: list[str]) -> None:
     told = " ".join(CliRunner().invoke(app, command).output.split())
     assert told.startswith("error: ~nobody-here/")
     assert told.endswith(
@@ -69,7 +69,7 @@ def test_a_home_folder_of_nobody(command: list[str]) -> None:
     )
 
 
-def test_a_python_for_the_workers_that_lacks_the_packages(
+def test_a_worker_python_that_lacks_the_packages_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     venv.create(tmp_path, symlinks=True)
@@ -86,7 +86,9 @@ def test_a_python_for_the_workers_that_lacks_the_packages(
         check_python("/nowhere/python3")
 
 
-def test_a_python_for_the_workers_of_another_version_or_behind_a_wrapper(tmp_path: Path) -> None:
+def test_a_worker_python_of_another_version_is_rejected_and_a_wrapper_accepted(
+    tmp_path: Path,
+) -> None:
     other, wrapper = tmp_path / "python3.9", tmp_path / "wrapper"
     for path, line in ((other, "echo 3.9"), (wrapper, f'exec {sys.executable} "$@"')):
         path.write_text(f"#!/bin/sh\n{line}\n")
@@ -100,14 +102,14 @@ def test_a_python_for_the_workers_of_another_version_or_behind_a_wrapper(tmp_pat
 @pytest.mark.parametrize(
     ("given", "utf8"), [("C", False), ("xx_YY.UTF-8", False), ("", False), ("C.UTF-8", True)]
 )
-def test_a_locale_that_is_missing_reads_no_utf8(given: str, utf8: bool) -> None:
+def test_a_missing_locale_does_not_count_as_utf8(given: str, utf8: bool) -> None:
     code = "from dedup.cli.session import _locale_is_utf8; print(_locale_is_utf8())"
     # PYTHONCOERCECLOCALE: Python would replace the C locale for itself and its children.
     unset = {"LC_ALL": given, "LC_CTYPE": "", "LANG": given, "PYTHONCOERCECLOCALE": "0"}
     assert python("-c", code, env=unset).stdout == f"{utf8}\n"
 
 
-def test_the_last_line_of_a_log_is_no_stack_frame(tmp_path: Path) -> None:
+def test_the_reported_last_line_of_a_log_is_not_a_stack_frame(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("Starting\nException in thread: no\n\tat a.B.c(B.scala)\n\t... 12 more\n\n")
     assert last_line(log) == "Exception in thread: no"
@@ -139,7 +141,7 @@ def test_java_keeps_temporary_files_where_python_does(
 
 
 @pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"])
-def test_a_temporary_folder_that_somebody_gave_java_stays(
+def test_a_temporary_folder_that_the_user_gave_java_is_kept(
     variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
@@ -148,7 +150,7 @@ def test_a_temporary_folder_that_somebody_gave_java_stays(
     assert java_keeps_temporary_files_in() == "/given"
 
 
-def test_java_is_told_nothing_if_it_uses_the_folder_of_python_anyway(
+def test_java_gets_no_option_if_it_uses_pythons_temporary_folder_anyway(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
@@ -187,7 +189,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_machine_without_a_temporary_folder_ends_a_command_for_good(
+def test_without_a_temporary_folder_a_command_fails_permanently(
     command: str, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()

@@ -26,7 +26,7 @@ WORK = [
 ]  # fmt: skip
 
 
-def test_pairs_that_fail_and_pairs_that_work() -> None:
+def test_pairs_of_releases_that_fail_are_reported_with_a_fix() -> None:
     for spark, arrow in FAIL:
         told = problem(spark, arrow) or ""
         assert f"PySpark {spark} does not work with pyarrow {arrow}" in told
@@ -40,7 +40,7 @@ def unfit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyarrow.__version__", "26.0.1")
 
 
-def test_driver_and_executor_refuse(unfit: None) -> None:
+def test_driver_and_executor_refuse_a_pair_that_fails(unfit: None) -> None:
     with pytest.raises(ConfigError, match=r"4\.1\.3 does not work with pyarrow 26\.0\.1") as here:
         check_driver()
     assert explain(here.value).exit_code == USAGE
@@ -82,7 +82,7 @@ def test_the_readme_has_the_same_pairs() -> None:
         assert [fixed] in [spark for spark, _, _ in table()]
 
 
-def test_pip_is_told_the_same_floors() -> None:
+def test_pyproject_requires_the_same_oldest_releases() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = set(project["dependencies"]) | set(project["optional-dependencies"]["spark"])
     pyspark = min(release for spark, _, _ in table() for release in spark)
