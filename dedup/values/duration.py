@@ -147,8 +147,8 @@ def size_bytes(text: str | None, *, unit: str = "b") -> int | None:
     >>> size_bytes("4g"), size_bytes("512", unit="m")
     (4294967296, 536870912)
     """
-    found = _SIZE.fullmatch(text) if text is not None else None
-    if found is None:
+    match = _SIZE.fullmatch(text) if text is not None else None
+    if match is None:
         return None
-    letter = (found[2] or unit).lower()
-    return int(float(found[1]) * 1024 ** "bkmgtp".index(letter))
+    letter = (match[2] or unit).lower()
+    return int(float(match[1]) * 1024 ** "bkmgtp".index(letter))

@@ -61,7 +61,7 @@ def text(pattern: str = "(?s).+", rule: str = "be text that is not empty.") -> K
 def choice(*names: str) -> Kind:
     """Return a `Kind` for one of several names. Upper and lower case are equal in text."""
     check = fits(lambda value: value in names, f"be one of {', '.join(names)}.")
-    return Kind(check, lambda given: given.strip().lower(), "|".join(names))
+    return Kind(check, lambda raw: raw.strip().lower(), "|".join(names))
 
 
 def whole(least: int = 1, most: int | None = None, hint: str = "") -> Kind:
@@ -82,7 +82,7 @@ def switch() -> Kind:
     """Return a `Kind` for booleans, which text gives as ``true`` or ``false`` in any case."""
     words = {"true": True, "false": False}
     check = fits(lambda value: isinstance(value, bool), "be true or false.")
-    return Kind(check, lambda given: words.get(given.strip().lower(), given), "true|false", bool)
+    return Kind(check, lambda raw: words.get(raw.strip().lower(), raw), "true|false", bool)
 
 
 def duration(least_ms: int = 0) -> Kind:
@@ -125,8 +125,8 @@ def words(pattern: str, rule: str) -> Kind:
 def names() -> Kind:
     """Return a `Kind` for tuples of distinct names, which commas separate in text."""
 
-    def parse(given: str) -> tuple[str, ...]:
-        return tuple(each.strip() for each in given.split(",") if each.strip())
+    def parse(raw: str) -> tuple[str, ...]:
+        return tuple(each.strip() for each in raw.split(",") if each.strip())
 
     check = fits(lambda value: len(set(value)) == len(value), "name each column only once.")
     return Kind(check, parse, "NAME,...")
@@ -170,12 +170,12 @@ class Option:
         """Check a flag's value as `check` does. None means that the flag was not given."""
         return None if value is None else self.kind.check(value, self.flag)
 
-    def read(self, given: str, name: str = "") -> Any:
+    def read(self, raw: str, name: str = "") -> Any:
         """Return the value that a text stands for, or raise ConfigError as `check` does."""
         try:
-            value = self.kind.parse(given)
+            value = self.kind.parse(raw)
         except ValueError:
-            value = given  # the check names the rule
+            value = raw  # the check names the rule
         return self.kind.check(value, name or self.name)
 
 
@@ -184,7 +184,7 @@ def by_name(*options: Option) -> dict[str, Option]:
 
 
 def read_options(
-    given: Mapping[str, str], options: Iterable[Option], *, owner: str, prefix: str = ""
+    raw_options: Mapping[str, str], options: Iterable[Option], *, owner: str, prefix: str = ""
 ) -> dict[str, Any]:
     """Return the value of every option by `Option.key`, from the texts that a user gave.
 
@@ -193,7 +193,7 @@ def read_options(
     Errors name ``owner``.
     """
     known = {option.name.lower(): option for option in options}
-    texts = {name.lower(): given_text.strip() for name, given_text in given.items()}
+    texts = {name.lower(): given_text.strip() for name, given_text in raw_options.items()}
     for name in texts:
         if name in known or name in _SPARKS_OWN or (prefix and name.startswith(prefix)):
             continue
