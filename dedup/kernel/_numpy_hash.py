@@ -138,8 +138,8 @@ def filter_probe(filters: Sequence[U32], hashes: U64) -> U64:
     out = np.zeros(len(hashes), np.uint64)
     masks = lane_masks(hashes)
     for i, bits in enumerate(filters):
-        found = bits.reshape(-1, 8)[block_index(hashes, len(bits) // 8)]
-        hit = ((found & masks) == masks).all(axis=1)
+        lanes = bits.reshape(-1, 8)[block_index(hashes, len(bits) // 8)]
+        hit = ((lanes & masks) == masks).all(axis=1)
         out |= hit.astype(np.uint64) << np.uint64(i)
     return out
 
@@ -185,6 +185,6 @@ def filter_probe_pages(
     place = np.repeat(np.arange(len(pages)), np.diff(starts))
     block = block_index(hashes, blocks) - pages[place] * page_blocks
     masks = lane_masks(hashes)
-    found = bits.reshape(-1, 8)[place * page_blocks + block]
-    hit: U8 = ((found & masks) == masks).all(axis=1).astype(np.uint8)
+    lanes = bits.reshape(-1, 8)[place * page_blocks + block]
+    hit: U8 = ((lanes & masks) == masks).all(axis=1).astype(np.uint8)
     return hit

@@ -108,14 +108,14 @@ def match(
     sorted_hashes = b_hashes[order]
     low = np.searchsorted(sorted_hashes, p_hashes, side="left")
     counts = np.searchsorted(sorted_hashes, p_hashes, side="right") - low
-    found: list[tuple[I64, I64]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    pairs: list[tuple[I64, I64]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     for rows in chunks(counts):
         row, position = spread(counts[rows])
         pi = row + rows.start
         bi = order[low[pi] + position]
         same = equal(probe, pi, build, bi)
-        found.append((pi[same], bi[same]))
-    return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+        pairs.append((pi[same], bi[same]))
+    return np.concatenate([f[0] for f in pairs]), np.concatenate([f[1] for f in pairs])
 
 
 def sort_keys(data: U8, offsets: I64, hashes: U64) -> I64:
