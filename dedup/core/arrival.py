@@ -73,9 +73,9 @@ def judge(
     records = records[np.lexsort((times_ms[records], first[records]))]
     # Most IDs are settled or have one record, so the steps below do not need their entries.
     entry_record = first_records[matches.index]
-    asked = np.flatnonzero(repeated[entry_record])
-    entry_ms = matches.first_ms[asked], matches.last_ms[asked]
-    seen = _seen(records, first[records], times_ms, entry_record[asked], entry_ms, horizon_ms)
+    relevant = np.flatnonzero(repeated[entry_record])
+    entry_ms = matches.first_ms[relevant], matches.last_ms[relevant]
+    seen = _seen(records, first[records], times_ms, entry_record[relevant], entry_ms, horizon_ms)
     ranked = _ranked(first[records], times_ms[records], seen, records, tie_rank)
     if ranked is not None:
         records, seen = records[ranked], seen[ranked]

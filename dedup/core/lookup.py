@@ -213,19 +213,19 @@ class _Search:
             unsettled = np.flatnonzero(~self.settled[ids])
             if not len(unsettled):
                 continue
-            asked = Keys(keys.data, keys.offsets[start : end + 1])
+            segment_keys = Keys(keys.data, keys.offsets[start : end + 1])
             if len(unsettled) < len(ids):
-                ids, asked = ids[unsettled], asked.take(unsettled)
+                ids, segment_keys = ids[unsettled], segment_keys.take(unsettled)
             digests = np.zeros(len(ids), np.uint64) if self.wants_digests else None
-            read = partial(self.store.lookup, segment, asked, self.distinct.hashes[ids])
+            read = partial(self.store.lookup, segment, segment_keys, self.distinct.hashes[ids])
             if digests is not None:
                 read = partial(read, digests)
             times_ms = self._unless_lost(segment, read)
             if times_ms is not None:
                 present = times_ms != ABSENT_MS
                 confirmed[ids[present]] = True
-                found = None if digests is None else digests[present]
-                self.add(ids[present], times_ms[present], digests=found)
+                entry_digests = None if digests is None else digests[present]
+                self.add(ids[present], times_ms[present], digests=entry_digests)
         return confirmed
 
     def believe_filters(self, hits: list[tuple[SegmentRef, I64]]) -> None:

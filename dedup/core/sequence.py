@@ -221,7 +221,7 @@ def _behind(memory: ProducerMemory, first: int, last: int, rule: SequenceRule) -
     pieces = []
     at = first
     while at <= last:
-        start, end = next(found for found in memory.ranges if found[1] >= at)
+        start, end = next(span for span in memory.ranges if span[1] >= at)
         if at >= start:
             piece = Piece(at, min(last, end), SequenceVerdict.DUPLICATE)
         elif at >= memory.floor:

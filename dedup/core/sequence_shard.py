@@ -160,13 +160,13 @@ class _NumberedRecords:
         if not np.array_equal(first[:known], np.arange(known)):
             raise SequenceState.damaged("it contradicts itself: it holds a producer twice")
         # New producers follow the known producers, in the order of their first records.
-        found, rows = np.unique(
+        distinct, rows = np.unique(
             np.concatenate([np.arange(known), first[known:]]), return_inverse=True
         )
         assert records.numbers is not None
         epochs, sequences = (numbers[judgeable] for numbers in records.numbers)
         return _NumberedRecords(
-            table=producers.grown(keys.take(found)),
+            table=producers.grown(keys.take(distinct)),
             known=known,
             rows=rows[known:],
             epochs=epochs,
@@ -264,13 +264,13 @@ class _NumberedRecords:
             if row != at:
                 self._keep(at, memory)
                 at, memory = row, self.table.memory(row)
-            found = judge_run(memory, epoch, first, last, self.rule)
-            for piece in found.pieces:
+            outcome = judge_run(memory, epoch, first, last, self.rule)
+            for piece in outcome.pieces:
                 part = slice(start + piece.first - first, start + piece.last - first + 1)
                 self.judged[part], self.remembered[part] = piece.verdict, piece.remembered
-            self.counts["missing"] += found.missing
-            self.counts["recovered"] += found.recovered
-            memory = found.memory
+            self.counts["missing"] += outcome.missing
+            self.counts["recovered"] += outcome.recovered
+            memory = outcome.memory
         self._keep(at, memory)
 
     def _keep(self, row: int, memory: ProducerMemory | None) -> None:
@@ -294,9 +294,9 @@ class _NumberedRecords:
                 tied = tied[np.lexsort((rank, number[tied]))]
                 later = tied[1:][number[tied[1:]] == number[tied[:-1]]]
                 verdicts[later] = SequenceVerdict.DUPLICATE
-        found = np.empty(len(order), np.uint8)
-        found[order] = verdicts
-        return found
+        by_record = np.empty(len(order), np.uint8)
+        by_record[order] = verdicts
+        return by_record
 
 
 @dataclass(frozen=True, slots=True, eq=False)

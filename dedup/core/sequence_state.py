@@ -56,13 +56,13 @@ class SequenceState:
     @staticmethod
     def from_bytes(data: bytes) -> SequenceState:
         """Return the state in a row."""
-        found = state_row.read(
+        parsed = state_row.read(
             data, MAGIC, VERSION, content="producers", damaged=SequenceState.damaged
         )
         try:
-            head = found.fields()
-            if found.parts or len(found.rest):
+            head = parsed.fields()
+            if parsed.parts or len(parsed.rest):
                 raise ValueError("something follows its producers")
-            return SequenceState(producers=Producers.from_bytes(found.body), **record(head, _HEAD))
+            return SequenceState(producers=Producers.from_bytes(parsed.body), **record(head, _HEAD))
         except (ValueError, zlib.error) as exc:
             raise SequenceState.damaged(f"it contradicts itself: {exc}") from exc

@@ -56,12 +56,16 @@ class _Judging:
         return Upkeep(state, self.policy, self.store, self.epoch, self.records, self.counts)
 
     def judge(
-        self, state: ShardState, asked: _Judgeable, tie_rank: Callable[[I64], I64]
+        self, state: ShardState, judgeable: _Judgeable, tie_rank: Callable[[I64], I64]
     ) -> tuple[U8, Tail, list[SegmentRef]]:
         """Return the verdicts, the entries to remember, and the segments whose loss is accepted."""
         policy, hash_key = self.policy, self.epoch.hash_key
         distinct, first = distinct_ids(
-            asked.keys, asked.times_ms, asked.own_first_ms, asked.own_last_ms, hash_key=hash_key
+            judgeable.keys,
+            judgeable.times_ms,
+            judgeable.own_first_ms,
+            judgeable.own_last_ms,
+            hash_key=hash_key,
         )
         self.on_stage_end("hash")
         matches = lookup(
@@ -70,18 +74,18 @@ class _Judging:
         self.counts.update(matches.counts)
         verdicts = judge(
             first,
-            asked.times_ms,
+            judgeable.times_ms,
             matches,
-            asked.late & (policy.late == "drop"),
+            judgeable.late & (policy.late == "drop"),
             policy.horizon_ms,
-            lambda index: tie_rank(asked.index[index]),
+            lambda index: tie_rank(judgeable.index[index]),
         )
         taken = np.flatnonzero(verdicts == Verdict.UNIQUE)
-        verdicts[taken[asked.late[taken]]] = Verdict.LATE
-        if asked.digests is not None:
-            records = Digested(first, asked.times_ms, asked.digests)
+        verdicts[taken[judgeable.late[taken]]] = Verdict.LATE
+        if judgeable.digests is not None:
+            records = Digested(first, judgeable.times_ms, judgeable.digests)
             self._mark_conflicts(verdicts, records, taken, matches)
-        entries = asked.entries(taken)
+        entries = judgeable.entries(taken)
         self.on_stage_end("judge")
         return verdicts, entries, matches.lost
 
@@ -97,8 +101,8 @@ class _Judging:
             np.concatenate([matches.digests, records.digests[taken]]),
         )
         duplicates = np.flatnonzero(verdicts == Verdict.DUPLICATE)
-        asked = records.take(duplicates)
-        conflicts, unknown = compare(asked, remembered, self.policy.horizon_ms)
+        digested = records.take(duplicates)
+        conflicts, unknown = compare(digested, remembered, self.policy.horizon_ms)
         verdicts[duplicates[conflicts]] = Verdict.CONFLICT
         self.counts["payload_unknown"] = int(unknown.sum())
 
@@ -142,8 +146,8 @@ def process(
         judging.counts["unchecked"] += len(judgeable)
     elif len(judgeable):
         times = times_ms[judgeable], late[judgeable], behind[judgeable]
-        asked = _Judgeable.of(records, judgeable, times, policy, digests)
-        verdicts[judgeable], taken, lost = judging.judge(state, asked, records.tie_rank)
+        to_judge = _Judgeable.of(records, judgeable, times, policy, digests)
+        verdicts[judgeable], taken, lost = judging.judge(state, to_judge, records.tie_rank)
         # A conflict may pass, but not into a window that would drop it.
         verdicts[behind & (verdicts == Verdict.CONFLICT)] = Verdict.DUPLICATE
         state = replace(state, tail=state.tail.append(taken))

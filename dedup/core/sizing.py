@@ -82,19 +82,19 @@ def union_fpr(rates: Iterable[float]) -> float:
 
 
 def interval(
-    wrong: int, asked: int, z: float = 1.96, *, spread: float = 0.0
+    wrong: int, trials: int, z: float = 1.96, *, spread: float = 0.0
 ) -> tuple[float, float]:
-    """Return a confidence interval of a rate of which ``wrong`` of ``asked`` trials were seen.
+    """Return a confidence interval of a rate of which ``wrong`` of ``trials`` were seen.
 
     This is Wilson's score interval (JASA 22, 1927), which also holds for rates near 0. It reaches
     ``z`` standard deviations to either side. The default of ``z`` gives 95 % confidence. ``spread``
     is the standard deviation of the true rate among filters, e.g. from `predicted_spread`.
     """
-    if not asked:
+    if not trials:
         return 0.0, 1.0
-    rate, slack = wrong / asked, z * z / asked
+    rate, slack = wrong / trials, z * z / trials
     middle = (rate + slack / 2) / (1 + slack)
-    variance = rate * (1 - rate) / asked + slack / (4 * asked)
+    variance = rate * (1 - rate) / trials + slack / (4 * trials)
     half = math.hypot(z / (1 + slack) * math.sqrt(variance), z * spread)
     return max(0.0, middle - half), min(1.0, middle + half)
 

@@ -139,18 +139,18 @@ class ShardState:
         Raises StateError if another part of the row is damaged, if its version is unknown, or if
         another operator or another hash key made it.
         """
-        found = state_row.read(data, MAGIC, VERSION, content="manifest and tail")
+        parsed = state_row.read(data, MAGIC, VERSION, content="manifest and tail")
         try:
-            head = found.fields()
+            head = parsed.fields()
             state = ShardState.from_head(head)
-            tail = Tail.from_bytes(found.body, digested=bool(state.payloads))
+            tail = Tail.from_bytes(parsed.body, digested=bool(state.payloads))
             if len(tail) and state.bucket_ms == 0:
                 raise ValueError("it holds IDs, but buckets have no length")
         except (ValueError, zlib.error) as exc:
             raise StateError.damaged(f"its manifest or tail contradicts itself: {exc}") from exc
         state.check_key(hash_key_id)
         names: list[str] = head["filters"]
-        filters = _filters(found.rest, names[: found.parts], state.manifest, hash_key_id)
+        filters = _filters(parsed.rest, names[: parsed.parts], state.manifest, hash_key_id)
         return replace(state, tail=tail, filters=filters)
 
 

@@ -90,10 +90,10 @@ def read(
             "Nothing was emitted, changed or lost.",
             remedy="changed-settings",
         )
-    _, found, parts, head_bytes, body_bytes, crc = _HEADER.unpack_from(data)
-    if found != version:
+    _, stored, parts, head_bytes, body_bytes, crc = _HEADER.unpack_from(data)
+    if stored != version:
         raise StateError(
-            f"A state row in the checkpoint has format {found}; this release of rolling-dedup "
+            f"A state row in the checkpoint has format {stored}; this release of rolling-dedup "
             f"reads format {version}. Install the release that wrote it, or a newer one.",
             remedy="other-version",
         )
