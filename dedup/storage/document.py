@@ -36,8 +36,8 @@ def from_document(data: bytes, *, version: int) -> dict[str, Any]:
     stored = fields.pop("checksum", None)
     if type(fields["format"]) is not int or stored != _checksum(fields):
         raise ValueError("its checksum does not match")
-    if (found := fields.pop("format")) != version:
-        raise OtherVersion(found, version)
+    if (stored_version := fields.pop("format")) != version:
+        raise OtherVersion(stored_version, version)
     return fields
 
 

@@ -85,8 +85,8 @@ class Location:
         assert isinstance(self._where, str)
         # The text of `exc` quotes the URI. `url` cannot find the credentials in an invalid URI.
         plain = without_credentials(self._where)
-        said = without_secrets(error_text(exc).replace(self._where, plain), {"uri": self._where})
-        begins = f"cannot use {plain!r} as catalog: {said}"
+        reason = without_secrets(error_text(exc).replace(self._where, plain), {"uri": self._where})
+        begins = f"cannot use {plain!r} as catalog: {reason}"
         if "libjvm" in str(exc) or "libhdfs" in str(exc):
             return ConfigError(
                 f"{begins}; for hdfs:// JAVA_HOME must name a JDK, HADOOP_HOME a Hadoop that has "

@@ -23,8 +23,8 @@ def scheme_of(where: str) -> str | None:
 
     A colon after a slash, as in ``./a:b``, belongs to a path.
     """
-    found = _SCHEME.match(where)
-    return found[1] if found else None
+    match = _SCHEME.match(where)
+    return match[1] if match else None
 
 
 def local_path(uri: str) -> str:
