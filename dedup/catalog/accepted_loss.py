@@ -45,10 +45,10 @@ def read_accepted_loss(
     """Return the accepted loss of a segment or None, or raise CatalogError if it is unusable."""
     path = accepted_loss_path(query_id, shard, seg.name)
     try:
-        found = root.read(path, AcceptedLoss.from_bytes)
+        loss = root.read(path, AcceptedLoss.from_bytes)
         buckets = ((seg.start_ms, seg.end_ms), (None, None))
-        if found.segment != seg.name or (found.start_ms, found.end_ms) not in buckets:
-            raise ValueError(f"it is for {found}")
+        if loss.segment != seg.name or (loss.start_ms, loss.end_ms) not in buckets:
+            raise ValueError(f"it is for {loss}")
     except ObjectMissing:
         return None
     except ValueError as exc:
@@ -58,4 +58,4 @@ def read_accepted_loss(
             f"dedup catalog accept-loss {root.url()} --segment {seg.name}",
             remedy="damaged-segment",
         ) from exc
-    return found
+    return loss

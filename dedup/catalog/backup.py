@@ -81,7 +81,7 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
     try:
         return root.read(path, lambda data: _from_bytes(data, query_id, shard))
     except ObjectMissing:
-        if not any(found.parsed.kind == "adopted" for found in catalog_files(root, query_id)):
+        if not any(file.parsed.kind == "adopted" for file in catalog_files(root, query_id)):
             return None
         why: object = "it is missing, though other shards of this query have one"
     except ValueError as exc:

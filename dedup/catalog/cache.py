@@ -143,12 +143,12 @@ class LocalCache:
 
     def entries(self) -> list[CacheEntry]:
         """Return the entries of all queries in the cache, in order of last use."""
-        found = []
+        cached = []
         for folder in self.top.glob("*/shard=*"):
             for path in _children(folder):
                 with contextlib.suppress(FileNotFoundError):
-                    found.append(CacheEntry(path, _size_bytes(path), path.stat().st_mtime))
-        return sorted(found, key=lambda entry: entry.used_s)
+                    cached.append(CacheEntry(path, _size_bytes(path), path.stat().st_mtime))
+        return sorted(cached, key=lambda entry: entry.used_s)
 
     def trim(self, keep: Path | None = None) -> int:
         """Remove leftovers of killed processes, and entries while the cache is above its bound.

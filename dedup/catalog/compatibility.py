@@ -33,16 +33,16 @@ def create_or_check(root: Root, wanted: Certificate, accepted: Collection[str] =
     read or written.
     """
     name = certificate_path(wanted.query_id)
-    found = load_certificate(root, wanted.query_id)
-    if found is None:
+    certificate = load_certificate(root, wanted.query_id)
+    if certificate is None:
         faults.point("certificate.put.before")
         root.create_bytes(name, wanted.to_bytes())
         faults.point("certificate.put.after")
-        found = read_certificate(root, name)
-    if found.secret != wanted.secret:
+        certificate = read_certificate(root, name)
+    if certificate.secret != wanted.secret:
         raise began_twice(root)
-    check_fit(found, wanted, where=root.url(name), accepted=accepted)
-    return found
+    check_fit(certificate, wanted, where=root.url(name), accepted=accepted)
+    return certificate
 
 
 def began_twice(root: Root) -> CatalogError:
@@ -54,18 +54,18 @@ def began_twice(root: Root) -> CatalogError:
 
 
 def check_fit(
-    found: Certificate, wanted: Certificate, *, where: str, accepted: Collection[str] = ()
+    stored: Certificate, wanted: Certificate, *, where: str, accepted: Collection[str] = ()
 ) -> None:
     """Raise ConfigError if the query's settings `wanted` do not match its state and catalog.
 
-    State and catalog were created with the settings `found`, the certificate at `where`. The error
+    State and catalog were created with the settings `stored`, the certificate at `where`. The error
     names both values of each different setting, and what to do.
     """
-    old_time, new_time = ([one.timestamp_definition] for one in (found, wanted))
+    old_time, new_time = ([one.timestamp_definition] for one in (stored, wanted))
     texts = [
-        *_change("ID", found.id_definitions, wanted.id_definitions, accepted),
+        *_change("ID", stored.id_definitions, wanted.id_definitions, accepted),
         *_change("timestamp", old_time, new_time, accepted),
-        *_other_changes(found, wanted),
+        *_other_changes(stored, wanted),
     ]
     if texts:
         raise ConfigError(
@@ -97,18 +97,18 @@ def _change(
         )
 
 
-def _other_changes(found: Certificate, wanted: Certificate) -> Iterator[str]:
-    if found.stable_timestamps != wanted.stable_timestamps:
+def _other_changes(stored: Certificate, wanted: Certificate) -> Iterator[str]:
+    if stored.stable_timestamps != wanted.stable_timestamps:
         yield (
             f"stable_timestamps is {wanted.stable_timestamps} now and was "
-            f"{found.stable_timestamps}; set it back."
+            f"{stored.stable_timestamps}; set it back."
         )
-    if found.shards != wanted.shards:
+    if stored.shards != wanted.shards:
         yield (
-            f"The query has {wanted.shards} shards now and had {found.shards}; set "
-            f"shards={found.shards}, or leave the option out."
+            f"The query has {wanted.shards} shards now and had {stored.shards}; set "
+            f"shards={stored.shards}, or leave the option out."
         )
-    elif (found.slot_keys, found.encoding, found.hash_key_id) != (
+    elif (stored.slot_keys, stored.encoding, stored.hash_key_id) != (
         wanted.slot_keys, wanted.encoding, wanted.hash_key_id,
     ):  # fmt: skip
         yield (

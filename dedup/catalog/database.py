@@ -135,8 +135,10 @@ def find(
     if view.table is not None:
         # If this fails, or if block numbers are not in order, RocksDB reads below and reports.
         with suppress(OSError, ValueError):
-            offsets_ms, found = view.table.find(wanted, keys, digests)
-            return np.where(offsets_ms >= 0, view.meta.start_ms + offsets_ms, ABSENT_MS), found
+            offsets_ms, blocks_read = view.table.find(wanted, keys, digests)
+            return np.where(
+                offsets_ms >= 0, view.meta.start_ms + offsets_ms, ABSENT_MS
+            ), blocks_read
     return _find_by_rocksdb(view, keys, wanted, sst_bytes, digests)
 
 
@@ -150,21 +152,21 @@ def _find_by_rocksdb(
     numbers = np.unique(wanted)
     step = max(1, _LOOKUP_BYTES * meta.nblocks // max(1, sst_bytes))
     for first in range(0, len(numbers), step):
-        found = _blocks(view, numbers[first : first + step])
-        blocks_read += len(found)
-        present = np.fromiter(found, np.int64, len(found))
-        asked = np.flatnonzero(np.isin(wanted, present))
-        if len(asked) == 0:
+        blocks = _blocks(view, numbers[first : first + step])
+        blocks_read += len(blocks)
+        present = np.fromiter(blocks, np.int64, len(blocks))
+        selected = np.flatnonzero(np.isin(wanted, present))
+        if len(selected) == 0:
             continue
-        rows = np.searchsorted(present, wanted[asked])
-        data, starts = joined(found.values())
-        query = keys if len(asked) == len(keys) else keys.take(asked)
+        rows = np.searchsorted(present, wanted[selected])
+        data, starts = joined(blocks.values())
+        query = keys if len(selected) == len(keys) else keys.take(selected)
         beside = None if digests is None else np.zeros(len(query), np.uint64)
         offsets_ms = kernel.blocks_find(data, starts, rows, query.data, query.offsets, beside)
         if digests is not None and beside is not None:
-            digests[asked] = beside
+            digests[selected] = beside
         hit = offsets_ms >= 0
-        times_ms[asked[hit]] = meta.start_ms + offsets_ms[hit]
+        times_ms[selected[hit]] = meta.start_ms + offsets_ms[hit]
     return times_ms, blocks_read
 
 
@@ -178,10 +180,10 @@ class Decoded:
 
 
 def decode_all(view: View) -> Decoded:
-    found = decode_range(view, 0, view.meta.nblocks - 1)
-    if len(found.keys) != view.meta.count:
-        raise ValueError(f"it holds {len(found.keys)} IDs, its metadata says {view.meta.count}")
-    return found
+    decoded = decode_range(view, 0, view.meta.nblocks - 1)
+    if len(decoded.keys) != view.meta.count:
+        raise ValueError(f"it holds {len(decoded.keys)} IDs, its metadata says {view.meta.count}")
+    return decoded
 
 
 def decode_range(view: View, first: int, last: int) -> Decoded:
@@ -233,10 +235,10 @@ def _blocks(view: View, numbers: I64) -> dict[int, bytes]:
         for number in numbers.tolist():
             entry_key = number.to_bytes(4, "big")
             iterator.seek(entry_key)
-            found = iterator.key()
-            if found == entry_key:
+            key = iterator.key()
+            if key == entry_key:
                 blocks[number] = iterator.value()
-            elif found is None:
+            elif key is None:
                 raise ValueError(_why_cut(view))
     if len(blocks) < len(numbers):
         _check_whole(view)

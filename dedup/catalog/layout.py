@@ -124,8 +124,8 @@ def start_path(start_id: str) -> str:
 def parse_name(name: str) -> ObjectName:
     """Return the kind and parts of a name under the root. The kind is ``foreign`` if unknown."""
     for kind, pattern in _NAMES.items():
-        if found := pattern.fullmatch(name):
-            parts: dict[str, Any] = found.groupdict()
+        if match := pattern.fullmatch(name):
+            parts: dict[str, Any] = match.groupdict()
             for number in ("shard", "epoch", "through_epoch"):
                 if parts.get(number) is not None:
                     parts[number] = int(parts[number])

@@ -104,8 +104,8 @@ class SegmentMeta:
             "range_index": seg.range_index,
         }
         for field, value in wanted.items():
-            if (found := getattr(self, field)) != value:
-                raise ValueError(f"its {field} is {found!r}, in the manifest {value!r}")
+            if (actual := getattr(self, field)) != value:
+                raise ValueError(f"its {field} is {actual!r}, in the manifest {value!r}")
 
 
 def table_options() -> rocksdict.Options:

@@ -37,13 +37,13 @@ def similar_queries(
     root: Root, id_columns: IdColumns, own_id: str | None = None
 ) -> list[SimilarQuery]:
     """Return other queries whose record ID has the same columns, latest writer first."""
-    found = []
+    similar = []
     for folder in [name for name in root.folders() if name != own_id][:_MAX_QUERIES]:
         with suppress(CatalogError, ConfigError):  # no catalog of a query, or a damaged one
             other = load_certificate(root, folder)
             if other is not None and other.id_columns == id_columns:
-                found.append(SimilarQuery(folder, _written_ms(root, folder)))
-    return sorted(found, key=lambda other: (-other.written_ms, other.query_id))
+                similar.append(SimilarQuery(folder, _written_ms(root, folder)))
+    return sorted(similar, key=lambda other: (-other.written_ms, other.query_id))
 
 
 def similar_query_warning(root: Root, id_columns: IdColumns, others: list[SimilarQuery]) -> str:
@@ -67,6 +67,6 @@ def similar_query_warning(root: Root, id_columns: IdColumns, others: list[Simila
 
 def _written_ms(root: Root, query_id: str) -> int:
     """Return when a query last recorded its progress, which a running query does regularly."""
-    times_ms = [found.modified_ms for found in root.list(f"{query_id}/{RUNS_FOLDER}")]
+    times_ms = [run.modified_ms for run in root.list(f"{query_id}/{RUNS_FOLDER}")]
     born_ms = root.modified_ms(certificate_path(query_id))
     return max((ms for ms in (*times_ms, born_ms) if ms is not None), default=0)

@@ -65,10 +65,10 @@ class Views:
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
         if len(keys) == 0:
             return np.empty(0, np.int64)
-        asked = partial(
+        search = partial(
             find, keys=keys, hashes=seg.spread(hashes), sst_bytes=seg.sst_bytes, digests=digests
         )
-        times_ms, blocks_read = self._read(seg, asked)
+        times_ms, blocks_read = self._read(seg, search)
         self._counters.catalog_reads += blocks_read
         return times_ms
 
@@ -174,8 +174,8 @@ class Views:
                 return file_crc32(copy) if checked else (copy.stat().st_size, None)
             if local is None and _linked(self._kept(seg.name), copy):
                 self._cache.discard(self._kept(seg.name))
-                if (found := file_crc32(copy)) == (seg.sst_bytes, seg.sst_crc32):
-                    return found
+                if (size_and_crc := file_crc32(copy)) == (seg.sst_bytes, seg.sst_crc32):
+                    return size_and_crc
             fetched = self._root.fetch(name, copy)
         except ObjectMissing as exc:
             raise self._damaged(seg, "its file is missing") from exc

@@ -108,10 +108,10 @@ MUTANTS = (
             ),
             (
                 "return self._views.lookup(seg, keys, hashes, digests)",
-                "found = self._views.lookup(seg, keys, hashes, digests)\n"
-                "        for i in (found == found.dtype.type(-(1 << 63))).nonzero()[0]:\n"
-                "            found[i] = SEEN.get(int(hashes[i]), found[i])\n"
-                "        return found",
+                "times_ms = self._views.lookup(seg, keys, hashes, digests)\n"
+                "        for i in (times_ms == times_ms.dtype.type(-(1 << 63))).nonzero()[0]:\n"
+                "            times_ms[i] = SEEN.get(int(hashes[i]), times_ms[i])\n"
+                "        return times_ms",
             ),
         ),
         ("unit/test_core_catalog.py",),
@@ -232,8 +232,8 @@ MUTANTS = (
     _mutant(
         "a merge loses digests",
         "catalog/store.py",
-        "Entries(found.keys, hashes, found.times_ms, found.digests)",
-        "Entries(found.keys, hashes, found.times_ms)",
+        "Entries(decoded.keys, hashes, decoded.times_ms, decoded.digests)",
+        "Entries(decoded.keys, hashes, decoded.times_ms)",
         "unit/test_segment_store.py",
     ),
     _mutant(
@@ -859,7 +859,7 @@ MUTANTS = (
     _mutant(
         "of two starts that begin one query each takes its own secret",
         "catalog/compatibility.py",
-        "if found.secret != wanted.secret:",
+        "if certificate.secret != wanted.secret:",
         "if False:",
         "unit/test_catalog_certificate.py",
     ),

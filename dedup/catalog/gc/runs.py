@@ -101,17 +101,17 @@ def drop_runs(root: Root, query_id: str, runs: Iterable[Run], lineage: Lineage) 
     """
     run_ids = {run.run_id for run in runs}
     root.delete(
-        found.name
-        for found in catalog_files(root, _folder(query_id))
-        if (trace := found.parsed).run_id is not None
+        file.name
+        for file in catalog_files(root, _folder(query_id))
+        if (trace := file.parsed).run_id is not None
         and trace.run_id in run_ids
         and (trace.through_epoch is not None or not lineage.holds(trace.run_id))
     )
 
 
 def _traces(root: Root, query_id: str) -> list[ObjectName]:
-    found = catalog_files(root, _folder(query_id))
-    return [file.parsed for file in found if file.parsed.kind == "run"]
+    files = catalog_files(root, _folder(query_id))
+    return [file.parsed for file in files if file.parsed.kind == "run"]
 
 
 def _folder(query_id: str) -> str:
