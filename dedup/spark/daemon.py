@@ -88,14 +88,14 @@ def unzipped(path: list[str]) -> list[str]:
     If the folder is already the next entry with PySpark, it stays at its position. If we know no
     folder for a zip file, the zip file stays.
     """
-    found = []
+    entries = []
     for position, entry in enumerate(path):
         folder = _folder(Path(entry))
         if folder is None:
-            found.append(entry)
+            entries.append(entry)
         elif next(filter(_has_pyspark, path[position + 1 :]), None) != folder:
-            found.append(folder)
-    return found
+            entries.append(folder)
+    return entries
 
 
 def threads() -> int:

@@ -20,10 +20,10 @@ def machine_cores() -> int:
 
 def local_cores(master: str) -> int | None:
     """Return the number of cores of a local Spark master, or None for the master of a cluster."""
-    found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?", master)
-    if found is None:
+    match = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?", master)
+    if match is None:
         return None
-    return machine_cores() if found[1] == "*" else int(found[1] or 1)
+    return machine_cores() if match[1] == "*" else int(match[1] or 1)
 
 
 def machine_bytes() -> int:

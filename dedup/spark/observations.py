@@ -151,10 +151,10 @@ def _observed(
     wanted operator observes.
     """
     metrics = progress.get("observedMetrics") or {}
-    found, packing = metrics.get(name), metrics.get(pack_name(name))
-    if found is None:
+    counts, packing = metrics.get(name), metrics.get(pack_name(name))
+    if counts is None:
         return {}, {}
-    observed = as_dict(found) | (as_dict(packing) if packing is not None else {})
+    observed = as_dict(counts) | (as_dict(packing) if packing is not None else {})
     if observed.get("shards") in (None, 0) or sign not in observed:
         return observed, {}
     stages = ("pack", *names.stages)

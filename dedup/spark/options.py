@@ -85,7 +85,7 @@ _PLACE = Kind(lambda value, _: value, metavar="DIR")
 #: A duration or None. In commands, ``never`` stands for None.
 _WAIT = Kind(
     lambda value, name: None if value is None else duration().check(value, name),
-    lambda given: None if given.strip().lower() == "never" else given,
+    lambda raw: None if raw.strip().lower() == "never" else raw,
     "DURATION",
 )
 _SHARED = by_name(

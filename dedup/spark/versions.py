@@ -34,17 +34,17 @@ def problem(spark: str, arrow: str) -> str | None:
 
 def check_driver() -> None:
     """Raise ConfigError if the driver's releases do not work together. Skip Connect clients."""
-    found = problem(pyspark.__version__, pa.__version__)
-    if found and not is_remote():
-        raise ConfigError(f"{found}, for the executors as well.")
+    issue = problem(pyspark.__version__, pa.__version__)
+    if issue and not is_remote():
+        raise ConfigError(f"{issue}, for the executors as well.")
 
 
 def check_executor() -> None:
     """Raise ExecutorError if the releases on this executor do not work together."""
-    found = problem(pyspark.__version__, pa.__version__)
-    if found:
+    issue = problem(pyspark.__version__, pa.__version__)
+    if issue:
         raise ExecutorError(
-            f"The executor on {socket.gethostname()} cannot run the operator: {found}. Its Python "
+            f"The executor on {socket.gethostname()} cannot run the operator: {issue}. Its Python "
             f"is {sys.executable}.",
             remedy="executor-package",
         )

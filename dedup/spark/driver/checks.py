@@ -84,12 +84,12 @@ def check_workers(spark: SparkSession) -> None:
 
 def check_python(name: str) -> None:
     """Raise ConfigError if the workers' Python lacks the package or has another version."""
-    found = shutil.which(name) or name
+    path = shutil.which(name) or name
     here = Path(sys.executable)
-    same = Path(found).resolve() == here.resolve() and Path(found).parent == here.parent
-    if not same and (problem := _unfit(found)):
+    same = Path(path).resolve() == here.resolve() and Path(path).parent == here.parent
+    if not same and (problem := _unfit(path)):
         raise ConfigError(
-            f"Spark's Python workers would run {found}, not {here} as this program: {problem}. Set "
+            f"Spark's Python workers would run {path}, not {here} as this program: {problem}. Set "
             f"PYSPARK_PYTHON={here} before the session starts.",
             remedy="executor-package",
         )
@@ -165,11 +165,11 @@ def check_partitions(spark: SparkSession, shards: int | None) -> None:
     More shards than partitions cost nothing, because all shards of a partition run in one task.
     """
     cores = local_cores(spark)
-    found = setting(spark, PARTITIONS, "200")
-    partitions = shuffle_partitions(found)
+    value = setting(spark, PARTITIONS, "200")
+    partitions = shuffle_partitions(value)
     if partitions is None and shards is None:
         raise ConfigError(
-            f"{PARTITIONS} is {found!r}, so the number of shards is unknown. Set "
+            f"{PARTITIONS} is {value!r}, so the number of shards is unknown. Set "
             f"{PARTITIONS} to a number, about the number of cores, or give dedup_by_id "
             "shards=. A query that has run before keeps the number of its first start."
         )
@@ -185,12 +185,12 @@ def check_partitions(spark: SparkSession, shards: int | None) -> None:
     )
 
 
-def check_upstream(df: DataFrame, found: Counter[str], operator: str) -> None:
+def check_upstream(df: DataFrame, steps: Counter[str], operator: str) -> None:
     """Reject a watermark or another stateful Python operator before this operator.
 
     Warn if a step before the operator is nondeterministic.
     """
-    if "EventTimeWatermark" in found:
+    if "EventTimeWatermark" in steps:
         marked = (f.name for f in df.schema.fields if "spark.watermarkDelayMs" in f.metadata)
         column = repr(next(marked, "..."))
         raise ConfigError(
@@ -198,7 +198,7 @@ def check_upstream(df: DataFrame, found: Counter[str], operator: str) -> None:
             f"Declare it after: events.transform({operator}(...)).withWatermark({column}, ...). "
             "De-duplication has its own clocks (`timestamp`, `lateness`)."
         )
-    if "FlatMapGroupsInPandasWithState" in found:
+    if "FlatMapGroupsInPandasWithState" in steps:
         raise ConfigError(
             f"This query already has a {operator} or another applyInPandasWithState; Spark runs "
             "one of them per query. Give one composite ID, or write the first result to a table "

@@ -79,48 +79,48 @@ class Columns:
         """The steps of the DataFrame's plan. On Spark Connect they take a round trip."""
         return steps(self.df)
 
-    def resolve(self, given: str | Column | DerivedId, option: str) -> Resolved:
+    def resolve(self, column: str | Column | DerivedId, option: str) -> Resolved:
         """Return the column that an option names.
 
         Raises ConfigError if the column does not exist, or if an expression does not give each row
         one value that stays the same when Spark reads the row again.
         """
-        if isinstance(given, DerivedId) and option == "id":
-            return self._recipe(given)
-        if isinstance(given, str):
-            name = self._plain(given)
+        if isinstance(column, DerivedId) and option == "id":
+            return self._recipe(column)
+        if isinstance(column, str):
+            name = self._plain(column)
             if name is not None:
                 return self._column(name, name)
-            if "." not in given:
-                raise ConfigError(missing_column(given, self.df.columns, option))
-            given = F.col(given)
-        elif not isinstance(given, Column):
-            raise not_a_column(given, f"{option}=")
-        return self._expression(given, option)
+            if "." not in column:
+                raise ConfigError(missing_column(column, self.df.columns, option))
+            column = F.col(column)
+        elif not isinstance(column, Column):
+            raise not_a_column(column, f"{option}=")
+        return self._expression(column, option)
 
     def each(
         self,
-        given: Iterable[str | Column | DerivedId],
+        columns: Iterable[str | Column | DerivedId],
         option: str,
         check: Callable[[Resolved, str], None] = lambda *_: None,
     ) -> list[Resolved]:
         """Resolve the columns that an option names, check each column, and return them."""
-        found = [self.resolve(column, option) for column in given]
-        for resolved in found:
+        resolved_columns = [self.resolve(column, option) for column in columns]
+        for resolved in resolved_columns:
             check(resolved, option)
-        return found
+        return resolved_columns
 
-    def _plain(self, given: str) -> str | None:
-        name = given[1:-1] if given[:1] == given[-1:] == "`" and len(given) > 2 else given
+    def _plain(self, text: str) -> str | None:
+        name = text[1:-1] if text[:1] == text[-1:] == "`" and len(text) > 2 else text
         if name in self.df.columns:
             return name
         if not self.case_sensitive:
             return next((c for c in self.df.columns if c.lower() == name.lower()), None)
         return None
 
-    def _expression(self, given: Column, option: str) -> Resolved:
+    def _expression(self, column: Column, option: str) -> Resolved:
         try:
-            selected = self.df.select(given)
+            selected = self.df.select(column)
             fields = selected.schema.fields
         except Exception as error:
             raise ConfigError(
@@ -132,7 +132,7 @@ class Columns:
                 f"{option} returns {len(fields)} columns; give an expression of one value."
             )
         (only,) = fields
-        expression = read_expression(given, self.df, case_sensitive=self.case_sensitive)
+        expression = read_expression(column, self.df, case_sensitive=self.case_sensitive)
         if expression.is_order:
             raise ConfigError(
                 f"{option}={only.name!r} is a sort order, not a value. Smaller values come first; "
@@ -143,7 +143,7 @@ class Columns:
             # An alias does not change the value.
             if expression.text == self._reference(name):
                 return self._column(name, only.name)
-        return self._made(given, only, expression)
+        return self._made(column, only, expression)
 
     def _recipe(self, recipe: DerivedId) -> Resolved:
         made = recipe.of(self.df)
@@ -216,9 +216,9 @@ def named_column(name: str) -> Column:
     return F.col(column_text([name]))
 
 
-def not_a_column(given: object, option: str = "") -> ConfigError:
+def not_a_column(value: object, option: str = "") -> ConfigError:
     return ConfigError(
-        f"{option}{given!r} is neither a column name nor a Column (it is a {type(given).__name__})."
+        f"{option}{value!r} is neither a column name nor a Column (it is a {type(value).__name__})."
     )
 
 
@@ -226,11 +226,11 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def missing_column(given: str, existing: Sequence[str], option: str) -> str:
+def missing_column(name: str, existing: Sequence[str], option: str) -> str:
     """Return the error text for a missing column. The text suggests the nearest names."""
-    near = difflib.get_close_matches(given, existing, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, existing, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-    return f"{option}={given!r}: there is no such column.{hint} Columns: {', '.join(existing)}."
+    return f"{option}={name!r}: there is no such column.{hint} Columns: {', '.join(existing)}."
 
 
 def check_id_type(resolved: Resolved, option: str = "id") -> None:

@@ -89,9 +89,9 @@ class Expression:
 class _TextWriter:
     """Writes an expression part by part, and adds each function, column and cast to `out`."""
 
-    def __init__(self, given: Column, columns: list[str], case_sensitive: bool) -> None:
+    def __init__(self, column: Column, columns: list[str], case_sensitive: bool) -> None:
         self.out = Expression()
-        self.given = given
+        self.given = column
         self._case_sensitive = case_sensitive
         self._known = set(map(self._fold, columns))
         self._variables: dict[str, str] = {}
@@ -148,14 +148,14 @@ class _TextWriter:
         return self._variables.setdefault(name, f"${len(self._variables)}")
 
 
-def read_expression(given: Column, df: DataFrame, *, case_sensitive: bool) -> Expression:
+def read_expression(column: Column, df: DataFrame, *, case_sensitive: bool) -> Expression:
     """Return a Column's expression without alias, in lower case unless `case_sensitive`."""
-    writer = _TextWriter(given, df.columns, case_sensitive)
-    node = getattr(given, "_jc", None)
+    writer = _TextWriter(column, df.columns, case_sensitive)
+    node = getattr(column, "_jc", None)
     if node is not None:
         writer.out.text = _classic(writer, node.node())
     else:
-        connect: Any = given
+        connect: Any = column
         writer.out.text = _connect(writer, connect.to_plan(df.sparkSession.client))
     writer.out.is_order = writer.out.text.startswith(("SortOrder(", "sort_order("))
     return writer.out

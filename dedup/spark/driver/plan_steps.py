@@ -53,13 +53,13 @@ def steps(df: DataFrame) -> Counter[str]:
     except Exception as error:
         # Planning already computes constants, such as the rows of a local DataFrame, and may fail.
         raise ConfigError(f"The query cannot be planned: {spark_cause(str(error))}") from error
-    found = _ANALYZED.search(text.getvalue())
-    if found is None:
+    match = _ANALYZED.search(text.getvalue())
+    if match is None:
         raise ConfigError(
             "spark.sql.maxPlanStringLength is so small that the query's plan cannot be checked. "
             "Set it to 1000000 or more."
         )
-    return Counter(_STEP_LINE.findall(found[1]))
+    return Counter(_STEP_LINE.findall(match[1]))
 
 
 def check_row_by_row(

@@ -106,8 +106,8 @@ def _by_sequence(columns: Columns, options: SequenceOptions) -> Plan:
     sources = columns.each(options.source_partition, "source_partition", check_id_type)
     check_clusters(df, partition=partitions, source_partition=sources)
     (sequence,) = columns.each((options.sequence,), "sequence", check_whole)
-    given = () if options.epoch is None else (options.epoch,)
-    epochs = columns.each(given, "epoch", check_whole)
+    epoch_columns = () if options.epoch is None else (options.epoch,)
+    epochs = columns.each(epoch_columns, "epoch", check_whole)
     time = _time_source(columns, options.timestamp)
     made_of = [
         *(_made_of("producer", r.definition) for r in producers),
@@ -167,17 +167,17 @@ def _plan(
 
 
 def _time_source(
-    columns: Columns, given: ColumnOrName | IdTime | None, ids: Sequence[Resolved] = ()
+    columns: Columns, timestamp: ColumnOrName | IdTime | None, ids: Sequence[Resolved] = ()
 ) -> TimeSource:
-    if given is not None and not isinstance(given, IdTime):
-        resolved = columns.resolve(given, "timestamp")
+    if timestamp is not None and not isinstance(timestamp, IdTime):
+        resolved = columns.resolve(timestamp, "timestamp")
         check_time_type(resolved)
         text = f"column {resolved.name} {resolved.kind.simpleString()}"
         return TimeSource(text, resolved.definition, resolved.column)
-    if given is not None and (len(ids) != 1 or not isinstance(ids[0].kind, T.StringType)):
+    if timestamp is not None and (len(ids) != 1 or not isinstance(ids[0].kind, T.StringType)):
         raise ConfigError("time_from_id('uuid7') needs an ID of one string column.")
-    text = "processing time" if given is None else f"{given.scheme} in the record ID"
-    return TimeSource(text, Definition(expression=text, kind=""), in_id=given is not None)
+    text = "processing time" if timestamp is None else f"{timestamp.scheme} in the record ID"
+    return TimeSource(text, Definition(expression=text, kind=""), in_id=timestamp is not None)
 
 
 def _heartbeat(columns: Columns, options: Options | SequenceOptions) -> str | None:
@@ -193,18 +193,18 @@ def _heartbeat(columns: Columns, options: Options | SequenceOptions) -> str | No
 
 
 def _payload(columns: Columns, options: Options, others: set[str | None]) -> list[Resolved]:
-    given = options.check_payload
-    if given is False:
+    compared = options.check_payload
+    if compared is False:
         return []
-    found = columns.each(columns.df.columns if given is True else given, "check_payload")
-    if given is True:
-        found = [resolved for resolved in found if resolved.column not in others]
-        if not found:
+    payload = columns.each(columns.df.columns if compared is True else compared, "check_payload")
+    if compared is True:
+        payload = [resolved for resolved in payload if resolved.column not in others]
+        if not payload:
             raise ConfigError(
                 "check_payload=True: the stream has only the columns of ID, timestamp, source "
                 "partition and heartbeat, so there is nothing to compare."
             )
-    return sorted(found, key=lambda resolved: repr(resolved.definition))
+    return sorted(payload, key=lambda resolved: repr(resolved.definition))
 
 
 def _batch_shards(df: DataFrame) -> int | None:

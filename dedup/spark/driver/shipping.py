@@ -67,17 +67,17 @@ def shipped(value: T) -> Callable[[], T]:
             raise refusal(
                 f"it cannot import the package ({error})", f"Install rolling-dedup=={wanted} there"
             ) from error
-        found = getattr(dedup, "__version__", "without a version")
-        if found != wanted:
+        version = getattr(dedup, "__version__", "without a version")
+        if version != wanted:
             raise refusal(
-                f"it has rolling-dedup {found} ({getattr(dedup, '__file__', None)})",
+                f"it has rolling-dedup {version} ({getattr(dedup, '__file__', None)})",
                 f"Install rolling-dedup=={wanted} there",
             )
         try:
             from dedup.spark.driver.shipping import loaded
 
-            given: T = loaded(digest, payload)
-            return given
+            restored: T = loaded(digest, payload)
+            return restored
         except ImportError as error:
             raise refusal(str(error), "Install that module there") from error
 

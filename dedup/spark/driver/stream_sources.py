@@ -31,8 +31,8 @@ def check_clusters(df: DataFrame, **options: Iterable[Resolved]) -> None:
     nothing is rejected there.
     """
     place = _PLACE | {f.name.lower() for f in df.schema.fields if PLACE_IN_KAFKA in f.metadata}
-    for option, found in options.items():
-        made_of = [[n for n, _ in one.definition.inputs] or [one.name] for one in found]
+    for option, columns in options.items():
+        made_of = [[n for n, _ in one.definition.inputs] or [one.name] for one in columns]
         read = {name.lower() for names in made_of for name in names}
         if not read or not read <= place or (clusters := _alike(df)) is None:
             continue

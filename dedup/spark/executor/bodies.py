@@ -227,8 +227,8 @@ def checksum(data: U8) -> int:
 
 
 def _roots() -> list[str]:
-    given = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if folder]
-    return given or [tempfile.gettempdir()]
+    folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if folder]
+    return folders or [tempfile.gettempdir()]
 
 
 def _folder(task: Task) -> Path:

@@ -28,17 +28,17 @@ class ById(Call):
     NAMES = NAMES
 
     def base(self, row: bytes | None) -> tuple[ShardState, dict[str, int]]:
-        root, lay, task = self.plan.root, self.layout, self.task
+        root, layout, task = self.plan.root, self.layout, self.task
         if root is None:
             assert not self.plan.streaming, "a stream without a catalog would forget every ID"
             return ShardState(), {}
         if row is not None:
-            base = ShardState.from_bytes(row, hash_key_id=lay.key_id)
+            base = ShardState.from_bytes(row, hash_key_id=layout.key_id)
             task.check_follows(base.epoch)
             return base, {}
         adopted = read_adopted(root, task.query_id, self.shard)
         if adopted is not None:
-            adopted.check_key(lay.key_id)
+            adopted.check_key(layout.key_id)
         is_born = self.shard == 0 and adopted is None
         counts = {"other_queries": warn_of_others(root, task.query_id)} if is_born else {}
         return adopted or ShardState(), counts

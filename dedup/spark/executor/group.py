@@ -55,8 +55,8 @@ def _judge_stream(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: A
         drop_earlier(task)
     row = bytes(state.get[0]) if state.exists else None
     refuse_before_release(row or b"")
-    lay = layout(plan, task, has_state=state.exists)
-    call = _call(plan, task, lay, key, frames, state.getCurrentProcessingTimeMs())
+    shard_layout = layout(plan, task, has_state=state.exists)
+    call = _call(plan, task, shard_layout, key, frames, state.getCurrentProcessingTimeMs())
     base, counts = call.base(row)
     call.watch.lap("read")
     faults.point("group.read")
@@ -82,23 +82,28 @@ def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _call(
-    plan: Plan, task: Task, lay: Layout, key: Any, frames: Iterable[pd.DataFrame], now_ms: int
+    plan: Plan,
+    task: Task,
+    shard_layout: Layout,
+    key: Any,
+    frames: Iterable[pd.DataFrame],
+    now_ms: int,
 ) -> Call:
     watch = Stopwatch()
-    shard = lay.slot_keys.index(int(key[0]))
+    shard = shard_layout.slot_keys.index(int(key[0]))
     epoch = Epoch(
         number=task.epoch,
         run_id=task.run_id,
         now_ms=now_ms,
         worker_now_ms=wall_clock_ms(),
         shard=shard,
-        hash_key=lay.filter_key,
+        hash_key=shard_layout.filter_key,
     )
-    given = ShardInput(plan, lay)
+    shard_input = ShardInput(plan, shard_layout)
     for frame in frames:
-        given.add(frame)
+        shard_input.add(frame)
     by_rule = ById if plan.numbering is None else BySequence
-    return by_rule(plan, task, lay, shard, given, epoch, watch)
+    return by_rule(plan, task, shard_layout, shard, shard_input, epoch, watch)
 
 
 def _output(
@@ -131,14 +136,18 @@ def _judged_rows(
     If `body_file` is not None, the bodies are written to that file.
     """
     passes = call.plan.passes
-    given = call.input
-    rows, keys, bodies = [wire.CONTROL], list[bytes | None]([None]), [given.schema_bytes]
+    shard_input = call.input
+    rows, keys, bodies = [wire.CONTROL], list[bytes | None]([None]), [shard_input.schema_bytes]
     judged_blobs: list[bytes | None] = [None]
-    schema = None if given.schema_bytes is None else wire.read_schema(given.schema_bytes)
+    schema = (
+        None if shard_input.schema_bytes is None else wire.read_schema(shard_input.schema_bytes)
+    )
     # Unpack restores the user's column that the keys replace.
     needs_keys = schema is not None and wire.key_column(call.plan, schema) is not None
     first = emitted = 0
-    for head, key_blob, body in zip(given.heads, given.key_blobs, given.blobs, strict=True):
+    for head, key_blob, body in zip(
+        shard_input.heads, shard_input.key_blobs, shard_input.blobs, strict=True
+    ):
         judged = verdicts[first : first + head.num_rows]
         first += head.num_rows
         kept = int(passes[judged].sum())

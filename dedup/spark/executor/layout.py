@@ -82,7 +82,7 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
 
 def _just_adopted(root: Root, task: Task) -> bool:
     """Return whether the query adopted a catalog and has committed no rows since."""
-    adopted = any(found.parsed.kind == "adopted" for found in catalog_files(root, task.query_id))
+    adopted = any(file.parsed.kind == "adopted" for file in catalog_files(root, task.query_id))
     return adopted and all(
         run.began_epoch >= task.epoch and run.through_epoch is None
         for run in list_runs(root, task.query_id)
@@ -118,22 +118,22 @@ def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
     if plan.marked:
         # Check this before the machine writes to a folder that no other machine sees.
         check_start(plan.root, plan.start_id)
-    found = load_certificate(plan.root, task.query_id)
-    if found is None and has_state:
+    known = load_certificate(plan.root, task.query_id)
+    if known is None and has_state:
         raise missing_catalog(plan.root, task.query_id)
-    shards = plan.shards or (found.shards if found else task.partitions)
-    secret = found.secret if found else plan.secret
-    same_spread = found is not None and found.shards == shards
+    shards = plan.shards or (known.shards if known else task.partitions)
+    secret = known.secret if known else plan.secret
+    same_spread = known is not None and known.shards == shards
     wanted = Certificate(
         query_id=task.query_id,
         shards=shards,
-        slot_keys=found.slot_keys if found and same_spread else slot_keys(shards, task.partitions),
+        slot_keys=known.slot_keys if known and same_spread else slot_keys(shards, task.partitions),
         hash_key_id=filter_key_id(task.query_id, secret),
         birth_batch=task.epoch,
         secret=secret,
         **of_plan(plan),
     )
-    if has_state is None and found is None:
+    if has_state is None and known is None:
         # Pack only reads the certificate. The group function knows whether there is state, and
         # creates a missing certificate.
         return wanted

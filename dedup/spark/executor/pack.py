@@ -125,9 +125,9 @@ class Packer:
             flags[ids.null] |= FLAG_NULL_ID
         numbers: list[pa.Array] = []
         if self.plan.numbering is not None:
-            *found, missing = _numbers(self.plan, self.plan.numbering, batch)
+            *columns, missing = _numbers(self.plan, self.plan.numbering, batch)
             flags[missing] |= FLAG_NULL_ID
-            numbers = [pa.array(values) for values in found]
+            numbers = [pa.array(values) for values in columns]
         times_ms = self._times(batch, ids.keys, flags)
         head: list[pa.Array] = [pa.array(times_ms), pa.array(flags)]
         if self.plan.policy.event_time:

@@ -72,8 +72,8 @@ class Task:
 def partitions_of(setting: Callable[[str], str | None], shards: int | None) -> int:
     """Return the number of the operator's partitions. A wrong number spreads shards unevenly."""
     pinned = setting("spark.sql.streaming.internal.stateStore.partitions")
-    asked = setting("spark.sql.shuffle.partitions")
-    return shuffle_partitions(pinned) or shuffle_partitions(asked) or shards or 200
+    configured = setting("spark.sql.shuffle.partitions")
+    return shuffle_partitions(pinned) or shuffle_partitions(configured) or shards or 200
 
 
 def misplaced(what: str) -> ConfigError:
