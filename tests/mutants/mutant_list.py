@@ -570,7 +570,7 @@ MUTANTS = (
     _mutant(
         "a number is rounded to fit its DECIMAL",
         "sources/files/text_values.py",
-        "if found != number or abs(number) >= limit:",
+        "if rounded != number or abs(number) >= limit:",
         "if abs(number) >= limit:",
         "unit/test_json_input.py",
     ),
@@ -823,7 +823,7 @@ MUTANTS = (
     _mutant(
         "a decimal of CSV is cut to fit its column",
         "sources/files/text_values.py",
-        "if found != number or abs(number) >= limit:",
+        "if rounded != number or abs(number) >= limit:",
         "if abs(number) >= limit:",
         "unit/test_csv_input.py",
     ),

@@ -88,12 +88,12 @@ class CsvFormat:
         """See `TextFormat`."""
         names, nbytes = self.columns.names, 0
         if self.has_header:
-            found = header(begin, self.form, is_last=is_last)
-            if found is None:
+            parsed = header(begin, self.form, is_last=is_last)
+            if parsed is None:
                 return None
-            given, nbytes = found
-            if given and not self.ignores_header:
-                names = given
+            header_names, nbytes = parsed
+            if header_names and not self.ignores_header:
+                names = header_names
                 lower = [name.lower() for name in names]
                 for name in self.columns.names:
                     if lower.count(name.lower()) != 1:
@@ -143,9 +143,9 @@ class CsvReader:
     def read(self, data: bytes, *, is_last: bool = True) -> Rows:
         """Return the rows of all records that end in the data. See `TextReader`."""
         if self._form.is_plain:
-            found = self._found(data, is_last=is_last, has_plain=True)
+            parts = self._found(data, is_last=is_last, has_plain=True)
             try:
-                return self._rows(data, found)
+                return self._rows(data, parts)
             except pa.ArrowException:  # also of rows that Arrow has divided in another way
                 pass
         return self._rows(data, self._found(data, is_last=is_last, has_plain=False))
@@ -163,7 +163,7 @@ class CsvReader:
         return None if record is None else record.end
 
     def _found(self, data: bytes, *, is_last: bool, has_plain: bool) -> _Found:
-        found, at, window, scanner = _Found(), 0, len(data), self._scanner
+        parts, at, window, scanner = _Found(), 0, len(data), self._scanner
         # After a search in vain, twice as many records as before are read one by one.
         single, left = 1, 0 if has_plain else len(data)
         while at < len(data):
@@ -171,7 +171,7 @@ class CsvReader:
                 begin, stop = at, min(len(data), at + window)
                 at = self._plain_end(data, begin, stop, is_last=is_last)
                 if at > begin:
-                    found.stretches.append((begin, at))
+                    parts.stretches.append((begin, at))
                     if data.find(b"\n", at, stop) < 0:
                         window *= 4
                         continue
@@ -188,21 +188,21 @@ class CsvReader:
             if reason is None and len(record.values) != self._width:
                 reason = RAGGED
             if reason is None:
-                found.texts.append([record.values[place] for place in self._places])
-                found.others.append((at, record.stop))
+                parts.texts.append([record.values[place] for place in self._places])
+                parts.others.append((at, record.stop))
             else:
-                found.bad.append((at, record.stop, reason))
+                parts.bad.append((at, record.stop, reason))
             at = record.end
-        found.end = at
-        return found
+        parts.end = at
+        return parts
 
-    def _rows(self, data: bytes, found: _Found) -> Rows:
-        plain = data[: found.end]
-        if found.stretches != [(0, found.end)]:
-            plain = b"".join(data[at:end] for at, end in found.stretches)
+    def _rows(self, data: bytes, parts: _Found) -> Rows:
+        plain = data[: parts.end]
+        if parts.stretches != [(0, parts.end)]:
+            plain = b"".join(data[at:end] for at, end in parts.stretches)
         columns, has_ragged = self._plain_columns(plain)
-        if found.texts:
-            others = (pa.array(texts, pa.string()) for texts in zip(*found.texts, strict=True))
+        if parts.texts:
+            others = (pa.array(texts, pa.string()) for texts in zip(*parts.texts, strict=True))
             columns = [pa.concat_arrays(both) for both in zip(columns, others, strict=True)]
         arrays, misfits = list[pa.Array](), dict[int, list[str]]()
         for texts, column, exact, misfit in zip(
@@ -213,20 +213,20 @@ class CsvReader:
             for row in rows:
                 misfits.setdefault(row, []).append(misfit)
         good = pa.RecordBatch.from_arrays(arrays, schema=self.columns)
-        bad = found.bad
-        if found.texts or has_ragged or misfits:
+        bad = parts.bad
+        if parts.texts or has_ragged or misfits:
             begins, ends, is_ragged = self._records(plain)
-            bad += [(*span, RAGGED) for span in found.spans(begins[is_ragged], ends[is_ragged])]
-            spans = found.spans(begins[~is_ragged], ends[~is_ragged]) + found.others
+            bad += [(*span, RAGGED) for span in parts.spans(begins[is_ragged], ends[is_ragged])]
+            spans = parts.spans(begins[~is_ragged], ends[~is_ragged]) + parts.others
             if len(spans) != good.num_rows:
                 raise pa.ArrowInvalid("Arrow found other records")
             bad += [(*spans[row], " ".join(reasons)) for row, reasons in misfits.items()]
             order = sorted(set(range(len(spans))) - misfits.keys(), key=spans.__getitem__)
             good, ordered = good.take(pa.array(order, pa.int64())), [spans[row] for row in order]
             records = [BadRecord(at, data[at:end], reason) for at, end, reason in sorted(bad)]
-            return Rows(good, records, found.end, lambda: ordered)
+            return Rows(good, records, parts.end, lambda: ordered)
         records = [BadRecord(at, data[at:end], reason) for at, end, reason in bad]
-        return Rows(good, records, found.end, lambda: found.spans(*self._records(plain)[:2]))
+        return Rows(good, records, parts.end, lambda: parts.spans(*self._records(plain)[:2]))
 
     def _plain_end(self, data: bytes, at: int, stop: int, *, is_last: bool) -> int:
         """Return the end of the plain records at an offset, or the offset if there are none."""
@@ -325,5 +325,5 @@ class CsvReader:
         begins, ends = np.append(0, ends + 1), np.append(ends, len(text))
         counts = np.diff(np.searchsorted(separators, np.append(begins, len(text) + 1)))
         ends -= (padded[ends - 1] == _RETURN) & (padded[ends] == _LINE_FEED) & (ends > begins)
-        there = ends > begins
-        return begins[there], ends[there], counts[there] != self._width - 1
+        filled = ends > begins
+        return begins[filled], ends[filled], counts[filled] != self._width - 1

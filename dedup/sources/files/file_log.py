@@ -61,7 +61,7 @@ class FileLog:
         return added
 
     def _read(self, path: Path) -> dict[str, Taken]:
-        found: dict[str, Taken] = {}
+        by_path: dict[str, Taken] = {}
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             lines = path.read_text(encoding="utf-8").split("\n")
             # Read from the end, because a compact entry begins with files that are already known.
@@ -71,8 +71,8 @@ class FileLog:
                     taken = Taken(int(entry["timestamp"]), int(entry["batchId"]))
                     if taken.batch <= self._known:
                         break
-                    found[local_path(entry["path"])] = taken
-        return found
+                    by_path[local_path(entry["path"])] = taken
+        return by_path
 
     def rename(self, old: Path, new: Path) -> None:
         """Replace a moved folder's old path by its new path in each entry of the log."""

@@ -107,8 +107,8 @@ def converted(column: pa.Array, kind: pa.DataType, spelling: Spelling) -> tuple[
         return _decimals(column, kind)
     if is_.is_date(kind) or is_.is_timestamp(kind):
         exact = from_json(kind, spelling)
-        found, rows = text_columns.converted(column, kind, exact, spelling)
-        return found, np.array(rows, np.int64)
+        values, rows = text_columns.converted(column, kind, exact, spelling)
+        return values, np.array(rows, np.int64)
     if is_.is_binary(kind):
         return _base64(column, kind, spelling)
     return column, _NO_ROWS
@@ -117,7 +117,7 @@ def converted(column: pa.Array, kind: pa.DataType, spelling: Spelling) -> tuple[
 def _struct(
     column: pa.StructArray, kind: pa.StructType, spelling: Spelling
 ) -> tuple[pa.Array, I64]:
-    fields, found, odd = {field.name: field for field in kind}, {}, [_NO_ROWS]
+    fields, by_name, odd = {field.name: field for field in kind}, {}, [_NO_ROWS]
     for read in column.type:
         field = fields.get(read.name, read)
         inner, rows = converted(column.field(read.name), field.type, spelling)
@@ -125,9 +125,9 @@ def _struct(
         if not field.nullable and inner.null_count:
             absent = pc.and_(inner.is_null(), column.is_valid())
             odd.append(np.flatnonzero(absent.to_numpy(zero_copy_only=False)))
-        found[read.name] = inner
+        by_name[read.name] = inner
     array = pa.StructArray.from_arrays(
-        [found[field.name] for field in kind],
+        [by_name[field.name] for field in kind],
         fields=list(kind),
         mask=column.is_null() if column.null_count else None,
     )
@@ -157,22 +157,22 @@ def _decimals(column: pa.DoubleArray, kind: pa.Decimal128Type) -> tuple[pa.Array
     words[:, 0] = np.where(is_good, units, 0)
     words[:, 1] = words[:, 0] >> 63
     short = pa.decimal128(DIGITS, scale)
-    found = pa.Array.from_buffers(short, len(numbers), [None, pa.py_buffer(words)]).cast(kind)
+    decimals = pa.Array.from_buffers(short, len(numbers), [None, pa.py_buffer(words)]).cast(kind)
     if column.null_count:
-        found = pc.if_else(column.is_valid(), found, pa.scalar(None, kind))
-    return found, np.flatnonzero(~is_good)
+        decimals = pc.if_else(column.is_valid(), decimals, pa.scalar(None, kind))
+    return decimals, np.flatnonzero(~is_good)
 
 
 def _base64(column: pa.StringArray, kind: pa.DataType, spelling: Spelling) -> tuple[pa.Array, I64]:
     exact = from_json(kind, spelling)
-    found, odd = [], []
+    values, odd = [], []
     for row, text in enumerate(column.to_pylist()):
         try:
-            found.append(exact(text))
+            values.append(exact(text))
         except Unfit:
-            found.append(None)
+            values.append(None)
             odd.append(row)
-    return pa.array(found, kind), np.array(odd, np.int64)
+    return pa.array(values, kind), np.array(odd, np.int64)
 
 
 def long_numbers(names: set[str]) -> list[str]:

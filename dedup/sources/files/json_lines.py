@@ -40,8 +40,8 @@ class Lines:
         """
         codes = np.frombuffer(data, np.uint8)
         if len(separator) > 1:
-            found = (match.start() for match in re.finditer(re.escape(separator), data))
-            stops = np.fromiter(found, np.int64)
+            separators = (match.start() for match in re.finditer(re.escape(separator), data))
+            stops = np.fromiter(separators, np.int64)
         elif separator or b"\r" not in data:
             stops = np.flatnonzero(codes == (separator or b"\n")[0])
         else:
@@ -59,8 +59,8 @@ class Lines:
         if not separator:
             is_pair = (codes[stops - 1] == _RETURN) & (stops > starts) & (stops < nexts)
             stops = stops - (is_pair & (codes[np.minimum(stops, len(data) - 1)] == _FEED))
-        there = starts < stops
-        return cls(data, starts[there], stops[there], nbytes, not separator.strip(b" \t\r\n"))
+        filled = starts < stops
+        return cls(data, starts[filled], stops[filled], nbytes, not separator.strip(b" \t\r\n"))
 
     def texts(self, lines: I64) -> Iterator[tuple[int, bytes]]:
         """Yield the offsets and the texts of some lines."""

@@ -60,10 +60,10 @@ def _parsed(text: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    record = dict(pairs)
+    if len(record) != len(pairs):
         raise ValueError
-    return found
+    return record
 
 
 def _refuse(word: str) -> NoReturn:

@@ -98,13 +98,13 @@ class _Records(JsonRecords):
 class JsonTypes(JsonReader):
     """Reads one file for the shape of its good records. Implements `text_input.TextFormat` too."""
 
-    def __init__(self, given: JsonFormat) -> None:
+    def __init__(self, form: JsonFormat) -> None:
         super().__init__(
-            given.columns, given.spelling, line_end=given.line_end, is_whole=given.is_whole
+            form.columns, form.spelling, line_end=form.line_end, is_whole=form.is_whole
         )
-        self.encoding, self.spelling, self.quote = given.encoding, given.spelling, given.quote
-        self.line_end, self.is_divisible = given.line_end, given.is_divisible
-        self._records = self.records = _Records(given.columns, given.spelling)
+        self.encoding, self.spelling, self.quote = form.encoding, form.spelling, form.quote
+        self.line_end, self.is_divisible = form.line_end, form.is_divisible
+        self._records = self.records = _Records(form.columns, form.spelling)
 
     def reader(self, begin: bytes, *, is_last: bool) -> tuple[JsonReader, int]:
         """See `TextFormat`."""
@@ -161,8 +161,8 @@ def _exact_doubles(lines: Lines, own: I64, names: set[str]) -> I64:
     for name in names:
         long, _ = json_columns.long_numbers({name})
         key = json_columns.key_pattern({name})
-        found = pc.extract_regex(texts, rf"{key}(?P<number>-?[0-9]{{1,18}}\.[0-9]{{1,18}})[\s,}}]")
-        number = found.flatten()[0].cast(pa.string())
+        match = pc.extract_regex(texts, rf"{key}(?P<number>-?[0-9]{{1,18}}\.[0-9]{{1,18}})[\s,}}]")
+        number = match.flatten()[0].cast(pa.string())
         is_exact = pc.and_(
             pc.equal(number.cast(pa.float64()).cast(pa.string()), number),
             pc.less_equal(pc.binary_length(number), _MAX_CHARS),
@@ -200,16 +200,16 @@ def _number(text: str) -> frozenset[str]:
     spelled = repr(float(text))  # infinity differs from every number
     if is_plain and len(text) <= _MAX_CHARS and spelled == text:
         return _FRACTION
-    found = set()
+    names = set()
     for name in _EXACT if is_whole else _EXACT.keys() & _FRACTION:
         with suppress(Unfit):
             _EXACT[name](text)
-            found.add(name)
+            names.add(name)
     with suppress(ArithmeticError):  # an exponent of very many digits
         number = Decimal(text)
         if Decimal(spelled) == number and (not is_whole or abs(number) <= _MAX_EXACT):
-            found.add("double")
-    return frozenset(found)
+            names.add("double")
+    return frozenset(names)
 
 
 def _read_type(shape: Shape) -> pa.DataType:

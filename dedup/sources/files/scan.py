@@ -121,13 +121,13 @@ class Scan:
                 yield [*ordered, *(located.times or self._times(path, ordered))]
 
     def _folder_values(self, path: Path, text: TextSource) -> dict[str, pa.Scalar]:
-        found = {name.lower(): value for name, value in folder_values(path, text.root)}
+        texts = {name.lower(): value for name, value in folder_values(path, text.root)}
         # Patterns are for the text in files.
         values, spelling = {}, Spelling(time_zone=text.format.spelling.time_zone)
         for column in self.columns:
             if column.name not in self.folders:
                 continue
-            value = found.get(column.name.lower())
+            value = texts.get(column.name.lower())
             try:
                 one = None if value is None else from_text(column.type, spelling)(value)
             except Unfit:
@@ -156,14 +156,14 @@ class Scan:
                     f"{path} was added during the run, and only Spark itself can read it: "
                     f"{problem}. None of its rows was read. Run again."
                 )
-            there = pa.schema([c for c in in_file if positions(file.schema, c.name)])
+            present = pa.schema([c for c in in_file if positions(file.schema, c.name)])
             by_folder = [c for c in self.columns if c.name in self.folders]
             folders = {c.name: pa.scalar(split["folders"][c.name], c.type) for c in by_folder}
             parts = file.parts
             for part, rows in enumerate(parts):
                 if part * split["count"] // len(parts) != split["number"]:
                     continue
-                for batch in file.batches(part, there):
+                for batch in file.batches(part, present):
                     rows -= batch.num_rows
                     ordered = self._ordered(batch, folders)
                     yield [*ordered, *self._times(path, ordered)]

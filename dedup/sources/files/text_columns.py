@@ -40,15 +40,15 @@ def converted(
     left = np.flatnonzero(~is_done)
     if not len(left):
         return values, []
-    found: list[Any] = []
+    results: list[Any] = []
     unfit = []
     for row, text in zip(left.tolist(), texts.take(pa.array(left)).to_pylist(), strict=True):
         try:
-            found.append(exact(text))
+            results.append(exact(text))
         except Unfit:
-            found.append(None)
+            results.append(None)
             unfit.append(row)
-    return pc.replace_with_mask(values, pa.array(~is_done), pa.array(found, kind)), unfit
+    return pc.replace_with_mask(values, pa.array(~is_done), pa.array(results, kind)), unfit
 
 
 def _plain(texts: pa.StringArray, kind: pa.DataType, spelling: Spelling) -> tuple[pa.Array, BOOL]:

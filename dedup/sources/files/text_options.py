@@ -87,22 +87,24 @@ def check_options(
             f"{'' if way is None else f': {way}'}. Leave it out.",
             remedy="bad-records",
         )
-    given = folded(options)
-    for name in sorted(_FLAGS & given.keys()):
-        if given[name].lower() not in ("true", "false"):
-            raise ConfigError(f"{shown.format(name)}={given[name]} must be true or false.")
+    settings = folded(options)
+    for name in sorted(_FLAGS & settings.keys()):
+        if settings[name].lower() not in ("true", "false"):
+            raise ConfigError(f"{shown.format(name)}={settings[name]} must be true or false.")
     for name in ("quote", "escape", "comment"):
-        if len(given.get(name, "")) > 1:
-            raise ConfigError(f"{shown.format(name)}={given[name]} must be one character or none.")
-    if not _separator(given):
+        if len(settings.get(name, "")) > 1:
+            raise ConfigError(
+                f"{shown.format(name)}={settings[name]} must be one character or none."
+            )
+    if not _separator(settings):
         raise ConfigError(f"{shown.format('sep')} must be at least one character.")
     for name in ("encoding", "charset"):
         try:
-            if codecs.lookup(given.get(name, "UTF-8")).name in _NO_ENCODINGS:
+            if codecs.lookup(settings.get(name, "UTF-8")).name in _NO_ENCODINGS:
                 raise LookupError
         except LookupError:
             raise ConfigError(
-                f"{shown.format(name)}={given[name]} is not a known encoding; give one such as "
+                f"{shown.format(name)}={settings[name]} is not a known encoding; give one such as "
                 "UTF-8, UTF-16 or ISO-8859-1."
             ) from None
 
@@ -132,13 +134,13 @@ def is_true(settings: Mapping[str, str], name: str) -> bool:
 
 
 def _separator(settings: Mapping[str, str]) -> str:
-    given = settings.get("sep", settings.get("delimiter", ","))
-    return {"\\t": "\t", "\\\\": "\\"}.get(given, given)
+    separator = settings.get("sep", settings.get("delimiter", ","))
+    return {"\\t": "\t", "\\\\": "\\"}.get(separator, separator)
 
 
-def _spelling(given: Mapping[str, str], time_zone: str) -> Spelling:
-    is_english = given.get("locale", "en").lower().startswith("en")
-    zone = given.get("timezone") or time_zone
+def _spelling(settings: Mapping[str, str], time_zone: str) -> Spelling:
+    is_english = settings.get("locale", "en").lower().startswith("en")
+    zone = settings.get("timezone") or time_zone
     try:
         zone_of(zone)
     except ValueError:
@@ -148,55 +150,55 @@ def _spelling(given: Mapping[str, str], time_zone: str) -> Spelling:
         ) from None
     return Spelling(
         time_zone=zone,
-        date=given.get("dateformat"),
-        timestamp=given.get("timestampformat"),
-        timestamp_ntz=given.get("timestampntzformat"),
-        nan=given.get("nanvalue", "NaN"),
-        positive_inf=given.get("positiveinf", "Inf"),
-        negative_inf=given.get("negativeinf", "-Inf"),
+        date=settings.get("dateformat"),
+        timestamp=settings.get("timestampformat"),
+        timestamp_ntz=settings.get("timestampntzformat"),
+        nan=settings.get("nanvalue", "NaN"),
+        positive_inf=settings.get("positiveinf", "Inf"),
+        negative_inf=settings.get("negativeinf", "-Inf"),
         # A comma separates thousands only in English. Elsewhere it may be the decimal sign.
-        has_groups=is_english and _separator(given) != ";",
+        has_groups=is_english and _separator(settings) != ";",
     )
 
 
-def _csv_form(given: Mapping[str, str]) -> CsvForm:
-    quote = given.get("quote", '"')
+def _csv_form(settings: Mapping[str, str]) -> CsvForm:
+    quote = settings.get("quote", '"')
     return CsvForm(
-        separator=_separator(given),
+        separator=_separator(settings),
         quote=quote,
-        escape=given.get("escape", quote),
-        comment=given.get("comment", ""),
-        line_end=given.get("linesep", ""),
-        null=given.get("nullvalue", ""),
-        empty=given.get("emptyvalue", ""),
-        trims_left=is_true(given, "ignoreleadingwhitespace"),
-        trims_right=is_true(given, "ignoretrailingwhitespace"),
+        escape=settings.get("escape", quote),
+        comment=settings.get("comment", ""),
+        line_end=settings.get("linesep", ""),
+        null=settings.get("nullvalue", ""),
+        empty=settings.get("emptyvalue", ""),
+        trims_left=is_true(settings, "ignoreleadingwhitespace"),
+        trims_right=is_true(settings, "ignoretrailingwhitespace"),
     )
 
 
 def csv_options(read_options: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of `CsvFormat` that say how files are divided into values."""
-    given = folded(read_options)
+    settings = folded(read_options)
     return {
-        "form": _csv_form(given),
-        "encoding": _encoding(given),
-        "has_header": given.get("header", "true").lower() == "true",
-        "ignores_header": is_true(given, "enforceschema"),
+        "form": _csv_form(settings),
+        "encoding": _encoding(settings),
+        "has_header": settings.get("header", "true").lower() == "true",
+        "ignores_header": is_true(settings, "enforceschema"),
     }
 
 
 def json_options(read_options: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of `JsonFormat` that say how files are divided into records."""
-    given = folded(read_options)
+    settings = folded(read_options)
     return {
-        "encoding": _encoding(given),
-        "line_end": given.get("linesep", "").encode(),
-        "is_whole": is_true(given, "multiline"),
+        "encoding": _encoding(settings),
+        "line_end": settings.get("linesep", "").encode(),
+        "is_whole": is_true(settings, "multiline"),
     }
 
 
-def _encoding(given: Mapping[str, str]) -> str:
-    return given.get("encoding", given.get("charset", "UTF-8"))
+def _encoding(settings: Mapping[str, str]) -> str:
+    return settings.get("encoding", settings.get("charset", "UTF-8"))
 
 
 def header_of(path: Path, read_options: Mapping[str, str]) -> list[str]:

@@ -99,10 +99,10 @@ class Spelling:
 
     def pattern(self, kind: pa.DataType) -> TimePattern | None:
         """Return the pattern for a type of dates or times. Raises ValueError for a wrong one."""
-        given = self.date
+        text = self.date
         if not pa.types.is_date(kind):
-            given = self.timestamp_ntz if kind.tz is None else self.timestamp
-        return None if given is None else TimePattern(given)
+            text = self.timestamp_ntz if kind.tz is None else self.timestamp
+        return None if text is None else TimePattern(text)
 
 
 def from_text(kind: pa.DataType, spelling: Spelling) -> FromText:
@@ -178,7 +178,7 @@ def structs(kind: pa.StructType, spelling: Spelling) -> FromJson:
     def read(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
             raise Unfit
-        found = {}
+        record = {}
         for name, nullable, convert in fields:
             one = value.get(name)
             if one is not None:
@@ -190,8 +190,8 @@ def structs(kind: pa.StructType, spelling: Spelling) -> FromJson:
                     raise Unfit(name) from None
             elif not nullable:
                 raise Lacks(name)
-            found[name] = one
-        return found
+            record[name] = one
+        return record
 
     return read
 
@@ -275,10 +275,10 @@ def _decimals(kind: pa.Decimal128Type, *, has_groups: bool) -> FromText:
         if has_groups and _GROUPED.fullmatch(text):
             text = text.replace(",", "")
         number = _decimal(text)
-        found = number.quantize(unit, ROUND_DOWN, _ENOUGH_DIGITS)
-        if found != number or abs(number) >= limit:
+        rounded = number.quantize(unit, ROUND_DOWN, _ENOUGH_DIGITS)
+        if rounded != number or abs(number) >= limit:
             raise Unfit
-        return found
+        return rounded
 
     return read
 
@@ -312,17 +312,17 @@ def _double(text: str) -> float:
 def _float(text: str) -> float:
     number = _double(text)
     try:
-        (found,) = _SINGLE.unpack(_SINGLE.pack(number))
-        other = 2 * number - found
-        is_tie = found != number and _SINGLE.unpack(_SINGLE.pack(other)) == (other,)
+        (single,) = _SINGLE.unpack(_SINGLE.pack(number))
+        other = 2 * number - single
+        is_tie = single != number and _SINGLE.unpack(_SINGLE.pack(other)) == (other,)
     except OverflowError:
         is_tie = True
     if is_tie:
         # Rounding to DOUBLE has made two values of FLOAT equally near.
-        found = pa.scalar(text).cast(pa.float32()).as_py()
-        if isinf(found):
+        single = pa.scalar(text).cast(pa.float32()).as_py()
+        if isinf(single):
             raise Unfit
-    return float(found)
+    return float(single)
 
 
 def _word(text: str) -> float:
@@ -340,13 +340,13 @@ def _boolean(text: str) -> bool:
 def _base64(text: str) -> bytes:
     plain = "".join(text.split())
     try:
-        found = b64decode(plain, validate=True)
+        decoded = b64decode(plain, validate=True)
     except (binascii.Error, ValueError):
         raise Unfit from None
     # Surplus bits would be lost, and two texts would have one value.
-    if b64encode(found).decode() != plain:
+    if b64encode(decoded).decode() != plain:
         raise Unfit
-    return found
+    return decoded
 
 
 def _times(kind: pa.DataType, spelling: Spelling, date_form: re.Pattern[str]) -> FromText:
@@ -356,8 +356,8 @@ def _times(kind: pa.DataType, spelling: Spelling, date_form: re.Pattern[str]) ->
     def read(text: str) -> date | datetime:
         try:
             if pattern is not None:
-                local, given = pattern.parsed(text)
-                moment = local.replace(tzinfo=given)
+                local, zone_info = pattern.parsed(text)
+                moment = local.replace(tzinfo=zone_info)
             elif is_date:
                 return _day(date_form, text)
             else:
@@ -394,8 +394,8 @@ def _moment(text: str) -> datetime:
         raise Unfit
     *parts, fraction, zone = match.groups()
     year, month, day, hour, minute, second = (int(part or 0) for part in parts)
-    given = None if zone is None else zone_of(zone)
-    return datetime(year, month, day, hour, minute, second, microseconds(fraction), given)
+    zone_info = None if zone is None else zone_of(zone)
+    return datetime(year, month, day, hour, minute, second, microseconds(fraction), zone_info)
 
 
 def json_text(value: Any) -> str:

@@ -73,23 +73,23 @@ class TimePattern:
         match = self._expression.fullmatch(text)
         if match is None:
             raise ValueError
-        found = match.groupdict()
-        short_year = found.get("short_year")
-        year = int(found.get("year") or (f"20{short_year}" if short_year else 1970))
-        name, half = found.get("month_name"), found.get("half")
-        month = _MONTHS.index(name.lower()) + 1 if name else int(found.get("month") or 1)
-        hour = int(found.get("hour") or 0)
-        if half or found.get("hour12"):
-            if not half or not found["hour12"]:
+        parts = match.groupdict()
+        short_year = parts.get("short_year")
+        year = int(parts.get("year") or (f"20{short_year}" if short_year else 1970))
+        name, half = parts.get("month_name"), parts.get("half")
+        month = _MONTHS.index(name.lower()) + 1 if name else int(parts.get("month") or 1)
+        hour = int(parts.get("hour") or 0)
+        if half or parts.get("hour12"):
+            if not half or not parts["hour12"]:
                 raise ValueError
-            hour = int(found["hour12"])
+            hour = int(parts["hour12"])
             if not 1 <= hour <= 12:
                 raise ValueError
             hour = hour % 12 + (12 if half.lower() == "pm" else 0)
-        minute, second = int(found.get("minute") or 0), int(found.get("second") or 0)
-        micros = microseconds(found.get("fraction"))
-        moment = datetime(year, month, int(found.get("day") or 1), hour, minute, second, micros)
-        zone = found.get("zone")
+        minute, second = int(parts.get("minute") or 0), int(parts.get("second") or 0)
+        micros = microseconds(parts.get("fraction"))
+        moment = datetime(year, month, int(parts.get("day") or 1), hour, minute, second, micros)
+        zone = parts.get("zone")
         return moment, None if zone is None else zone_of(zone)
 
 

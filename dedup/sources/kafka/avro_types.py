@@ -223,9 +223,9 @@ def _record(
     converts = [(n, column.convert) for n, column in fields if column.convert is not None]
     defaults = {f["name"]: f["default"] for f in schema["fields"] if "default" in f}
 
-    def convert(given: dict[str, Any]) -> dict[str, Any]:
+    def convert(values: dict[str, Any]) -> dict[str, Any]:
         # A default value may lack fields, and all records share it, so do not change it.
-        record = {**defaults, **given}
+        record = {**defaults, **values}
         for name, made in converts:
             value = record[name]
             if value is not None:

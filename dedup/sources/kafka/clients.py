@@ -41,12 +41,12 @@ def producer_config(settings: ClientSettings) -> dict[str, Any]:
     As in the Java client, the producer's retries repeat no record, unless the user switched
     idempotence off or asked for weaker acknowledgements.
     """
-    given = dict(settings.properties)
-    weak = given.get("acks", "all").lower() not in ("all", "-1")
+    properties = dict(settings.properties)
+    weak = properties.get("acks", "all").lower() not in ("all", "-1")
     defaults = {"partitioner": _PARTITIONER} | (
         {} if weak else {"enable.idempotence": "true", "acks": "all"}
     )
-    return defaults | given
+    return defaults | properties
 
 
 def transactional_config(settings: ClientSettings, transactional_id: str) -> dict[str, Any]:

@@ -166,13 +166,13 @@ class FunctionDecoder(BytesDecoder):
 
     def decode(self, data: bytes) -> Any:
         try:
-            found = self._function(data)
+            value = self._function(data)
         except SourceError:
             raise
         except Exception as error:  # the user's function may raise any
             raise Poison(f"The function raised {type(error).__name__}: {line_of(error)}.") from None
         try:
-            return _checked(found, self._schema, "")
+            return _checked(value, self._schema, "")
         except TypeError as error:
             raise Poison(f"{error}.") from None
         except Exception as error:  # objects that the function returns may raise any as well
@@ -228,8 +228,8 @@ def _exact(value: Any, kind: T.DataType) -> Any:
     """Return an equal value that Arrow converts exactly, or None if Arrow would cut or round."""
     with suppress(ArithmeticError, NotImplementedError, ValueError, struct.error):
         if isinstance(kind, T.FloatType):
-            found = _FLOAT.unpack(_FLOAT.pack(value))[0]
-            return found if found == value or value != value else None
+            single = _FLOAT.unpack(_FLOAT.pack(value))[0]
+            return single if single == value or value != value else None
         if not isinstance(value, datetime):
             return value
         # A Timestamp of pandas may have nanoseconds, no time at all, or a long year.

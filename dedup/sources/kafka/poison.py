@@ -190,8 +190,8 @@ class Quarantine:
         if self._root.create_bytes(name, data):
             return
         try:
-            there = json.loads(self._root.read_bytes(name))
-            is_same = all(there.get(x) == record.get(x) for x in ("key", "value", "timestamp_ms"))
+            stored = json.loads(self._root.read_bytes(name))
+            is_same = all(stored.get(x) == record.get(x) for x in ("key", "value", "timestamp_ms"))
         except (ValueError, AttributeError, RecursionError):
             is_same = False
         if not is_same:

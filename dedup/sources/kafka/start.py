@@ -83,10 +83,10 @@ def start_options(start: Start, topics: Mapping[str, Topic], cluster: Cluster) -
         }
     if isinstance(start, str):
         return {"startingOffsets": start}
-    given = start.offsets if isinstance(start, FromOffsets) else {}
-    for name, offsets in given.items():
+    by_topic = start.offsets if isinstance(start, FromOffsets) else {}
+    for name, offsets in by_topic.items():
         _check_offsets(offsets, name, topics.get(name), cluster, "start")
-    wanted = {name: dict(offsets) for name, offsets in given.items()}
+    wanted = {name: dict(offsets) for name, offsets in by_topic.items()}
     rest = start.otherwise if isinstance(start, FromOffsets) else start
     if isinstance(rest, FromGroup):
         for name, committed in cluster.group_offsets(rest.group, topics.values()).items():

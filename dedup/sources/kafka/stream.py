@@ -221,11 +221,11 @@ def _begin(
     read = None if checkpoint is None else checkpoint.topics_read()
     # Other sources may read the remaining topics of a checkpoint.
     ours = {*topics} & (read or set()) if pattern is None else {*matching(pattern, read or ())}
-    found = cluster.topics(sorted({*names, *ours}))
+    by_name = cluster.topics(sorted({*names, *ours}))
     if checkpoint is not None:
-        checkpoint.compare(found, ours, store=stream)
+        checkpoint.compare(by_name, ours, store=stream)
     for name in topics:
-        if found[name] is None:
+        if by_name[name] is None:
             raise ConfigError(
                 f"Topic {name} does not exist at {settings.servers}. Create it, or correct "
                 "topics=. To read topics that are created later, give pattern=."
@@ -241,7 +241,7 @@ def _begin(
                 stacklevel=3,
             )
         return {"startingOffsets": "earliest"}
-    existing = {name: topic for name, topic in found.items() if topic is not None}
+    existing = {name: topic for name, topic in by_name.items() if topic is not None}
     return start_options(start or "earliest", existing, cluster)
 
 

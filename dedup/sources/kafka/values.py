@@ -146,21 +146,21 @@ ValueFormat: TypeAlias = str | Json | Avro | ConfluentAvro | Decoder
 
 
 def parser(
-    spark: SparkSession, given: ValueFormat, topics: tuple[str, ...], part: str = "value"
+    spark: SparkSession, form: ValueFormat, topics: tuple[str, ...], part: str = "value"
 ) -> Parser | None:
     """Return the function that parses "value" or "key" of records, or None for raw bytes."""
-    if isinstance(given, Json):
-        schema = text_types(_spark_schema(spark, given.schema, "Json"))
-        return _in_tasks(_json_decoder(spark, schema, given), schema.toNullable(), part)
-    if isinstance(given, Decoder):
-        schema = _spark_schema(spark, given.schema, "Decoder")
-        return _in_tasks(FunctionDecoder(given.function, schema), schema, part)
-    if isinstance(given, (Avro, ConfluentAvro)):
-        decoder = given.decoder(topics, part)
+    if isinstance(form, Json):
+        schema = text_types(_spark_schema(spark, form.schema, "Json"))
+        return _in_tasks(_json_decoder(spark, schema, form), schema.toNullable(), part)
+    if isinstance(form, Decoder):
+        schema = _spark_schema(spark, form.schema, "Decoder")
+        return _in_tasks(FunctionDecoder(form.function, schema), schema, part)
+    if isinstance(form, (Avro, ConfluentAvro)):
+        decoder = form.decoder(topics, part)
         return _in_tasks(decoder, from_arrow_type(decoder.type, prefer_timestamp_ntz=True), part)
-    if given != "raw":
+    if form != "raw":
         raise ConfigError(
-            f"{part}={given!r} is unknown. Give 'raw', Json(...), Avro(...), ConfluentAvro(...) or "
+            f"{part}={form!r} is unknown. Give 'raw', Json(...), Avro(...), ConfluentAvro(...) or "
             "Decoder(...)."
         )
     return None
@@ -204,10 +204,10 @@ def _spark_schema(spark: SparkSession, schema: str | T.StructType, owner: str) -
         ) from None
 
 
-def _json_decoder(spark: SparkSession, schema: T.StructType, given: Json) -> JsonDecoder:
+def _json_decoder(spark: SparkSession, schema: T.StructType, form: Json) -> JsonDecoder:
     zone = checks.time_zone(spark)
     spelled: dict[str, Any] = {"time_zone": zone}
-    for name, value in given.options.items():
+    for name, value in form.options.items():
         if name.lower() not in _JSON_OPTIONS:
             raise ConfigError(
                 f"Option {name}={value} has no meaning for Json: a value is one JSON object in "
