@@ -25,15 +25,15 @@ def folder_of(batch_id: int) -> str:
 
 
 def number_of(folder: str) -> int | None:
-    found = _BATCH.fullmatch(folder)
-    return int(found[1]) if found else None
+    match = _BATCH.fullmatch(folder)
+    return int(match[1]) if match else None
 
 
 def published_batches(root: Path) -> list[int]:
     if not root.is_dir():
         return []
-    found = (number_of(entry.name) for entry in root.iterdir())
-    return sorted(number for number in found if number is not None)
+    numbers = (number_of(entry.name) for entry in root.iterdir())
+    return sorted(number for number in numbers if number is not None)
 
 
 def check_not_ahead(folders: Iterable[Path | None], begun: int, which: str) -> None:

@@ -33,8 +33,8 @@ class Begun:
         self._fs = self._folder.getFileSystem(session.sessionState().newHadoopConf())
 
     def _numbers(self) -> list[int]:
-        found = self._fs.listStatus(self._folder) if self._fs.exists(self._folder) else ()
-        names = (each.getPath().getName() for each in found)
+        files = self._fs.listStatus(self._folder) if self._fs.exists(self._folder) else ()
+        names = (each.getPath().getName() for each in files)
         return [int(name) for name in names if name.isdigit()]  # a copy may have files like .7.crc
 
     def is_elsewhere(self, batch_id: int) -> bool:
@@ -49,12 +49,12 @@ class Begun:
         for earlier in (number for number in self._numbers() if number < batch_id):
             self._fs.delete(self._path(self._folder, str(earlier)), False)
 
-    def refuse_lost(self, function: object, found: int) -> None:
-        """Raise SinkError if `found`, the newest micro-batch of the other place, is too old."""
-        if found < (newest := max(self._numbers(), default=-1)):
+    def refuse_lost(self, function: object, other: int) -> None:
+        """Raise SinkError if `other`, the newest micro-batch of the other place, is too old."""
+        if other < (newest := max(self._numbers(), default=-1)):
             raise SinkError(
                 f"{function} has begun micro-batch {newest}, and what it knew of it is gone: "
-                f"{f'micro-batch {found} is the newest' if found >= 0 else 'no micro-batch'} is "
+                f"{f'micro-batch {other} is the newest' if other >= 0 else 'no micro-batch'} is "
                 "there. A micro-batch that runs again could be done twice, so nothing was done. "
                 "Bring the files back. If no micro-batch was in progress, or doing one twice does "
                 f"no harm, delete the folder {without_credentials(self._folder.toString())}, and "

@@ -37,21 +37,21 @@ def refuse_twins(names: Iterable[str]) -> None:
         seen.add(name.lower())
 
 
-def check_names(table: str, there: Mapping[str, bool], names: Sequence[str]) -> None:
+def check_names(table: str, columns: Mapping[str, bool], names: Sequence[str]) -> None:
     """Raise ConfigError if a stream's columns do not fit a table.
 
     The table must have every column in `names`, and the stream must have every column that the
-    table requires. `there` maps each column of the table to True if the table requires it.
+    table requires. `columns` maps each column of the table to True if the table requires it.
     """
     for name in names:
-        if name not in there:
-            near = [other for other in there if other.lower() == name.lower()]
-            hint = repr(near[0]) if near else ", ".join(list(there)[:20])
+        if name not in columns:
+            near = [other for other in columns if other.lower() == name.lower()]
+            hint = repr(near[0]) if near else ", ".join(list(columns)[:20])
             raise ConfigError(
                 f"Table {table} has no column {name!r}; it has {hint}. Rename or drop the column "
                 "of the stream, or add it to the table."
             )
-    for name, is_needed in there.items():
+    for name, is_needed in columns.items():
         if is_needed and name not in names:
             raise ConfigError(
                 f"Column {name!r} of table {table} must have a value, and the stream has no such "
@@ -66,8 +66,8 @@ def plain_type(spark: str) -> str:
 
 def decimal_size(spark: str) -> tuple[int, int] | None:
     """Return precision and scale of a decimal Spark type, or None for another type."""
-    found = _DECIMAL.fullmatch(spark)
-    return (int(found[1]), int(found[2])) if found else None
+    match = _DECIMAL.fullmatch(spark)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def fitting_decimal(spark: str, kind: str, room: tuple[int, int] | None) -> tuple[int, int]:
@@ -111,13 +111,13 @@ def _plain(value: pa.Scalar) -> Any:
         # A Spark string may hold bytes that are not UTF-8.
         return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
     try:
-        found = value.as_py()
+        plain = value.as_py()
     except (OverflowError, ValueError):  # a day outside Python's calendar
         return str(value.cast(pa.string()).as_py())
-    if isinstance(found, bytes):
-        return f"\\x{found.hex()}"
-    if isinstance(found, float) and not math.isfinite(found):
-        return "NaN" if math.isnan(found) else "Infinity" if found > 0 else "-Infinity"
-    if isinstance(found, bool | int | float):
-        return found
-    return str(found.isoformat() if hasattr(found, "isoformat") else found)
+    if isinstance(plain, bytes):
+        return f"\\x{plain.hex()}"
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return "NaN" if math.isnan(plain) else "Infinity" if plain > 0 else "-Infinity"
+    if isinstance(plain, bool | int | float):
+        return plain
+    return str(plain.isoformat() if hasattr(plain, "isoformat") else plain)

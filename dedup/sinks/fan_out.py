@@ -72,7 +72,7 @@ def split(
     have published their part of the micro-batch. A function that is not a sink of this package runs
     at least once, as with ``foreachBatch``.
     """
-    given = {
+    by_verdict = {
         "duplicate": duplicate,
         "late": late,
         "null_id": null_id,
@@ -92,13 +92,13 @@ def split(
             remedy="foreach-batch-threads",
         )
     column, goes_on, every = _verdict_column(df)
-    if strange := [name for name, function in given.items() if function and name not in every]:
+    if strange := [name for name, function in by_verdict.items() if function and name not in every]:
         raise ConfigError(
             f"{strange[0]}=: the operator of this stream has no such verdict. Its verdicts are "
             f"{', '.join(every)}."
         )
     functions = dict.fromkeys(goes_on, unique) | {
-        name: f for name, f in given.items() if f is not None
+        name: f for name, f in by_verdict.items() if f is not None
     }
     passing = [name for name in every if functions.get(name) == unique]
     own = {name: function for name, function in functions.items() if function != unique}
@@ -129,16 +129,16 @@ def split(
 
 def _verdict_column(df: DataFrame) -> tuple[str, frozenset[str], list[str]]:
     """Return the verdict column's name, the verdicts whose rows pass, and all verdicts."""
-    found = [field for field in df.schema.fields if GOES_ON in field.metadata]
-    if len(found) != 1:
+    fields = [field for field in df.schema.fields if GOES_ON in field.metadata]
+    if len(fields) != 1:
         raise ConfigError(
-            f"The stream has {'several' if found else 'no'} columns that an operator made "
+            f"The stream has {'several' if fields else 'no'} columns that an operator made "
             "for verdicts. Give the operator the option verdict, such as verdict='verdict', and "
             "call split on its result. Between them you may add and drop other columns, and rename "
             "this one."
         )
-    metadata = found[0].metadata
-    return found[0].name, frozenset(metadata[GOES_ON]), list(metadata[EVERY_VERDICT])
+    metadata = fields[0].metadata
+    return fields[0].name, frozenset(metadata[GOES_ON]), list(metadata[EVERY_VERDICT])
 
 
 def _checkpoint(functions: Iterable[object]) -> str | None:

@@ -193,11 +193,11 @@ def record(metrics: SinkMetrics, *, failed: bool = False) -> None:
 
 def figures_of(query_id: str, batch_id: int) -> list[SinkMetrics]:
     """Return the figures of all sinks of a query for one micro-batch, sorted by name."""
-    found: list[SinkMetrics] = []
+    figures: list[SinkMetrics] = []
     with suppress(OSError):
         for path in sorted(_folder().glob(f"{query_id}.*.json")):
-            found += [e for e, failed in _kept(path) if e.batch_id == batch_id and not failed]
-    return found
+            figures += [e for e, failed in _kept(path) if e.batch_id == batch_id and not failed]
+    return figures
 
 
 def _kept(path: Path) -> list[tuple[SinkMetrics, bool]]:

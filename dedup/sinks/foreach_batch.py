@@ -70,11 +70,11 @@ class SinkFunction(NamedSink):
         cls,
         kind: SinkKind[Any],
         checkpoint: str,
-        given: Mapping[str, str],
+        defaults: Mapping[str, str],
         options: Mapping[str, str] | None,
     ) -> SinkFunction:
-        """Return the function for a kind of sink. `options` override the options in `given`."""
-        texts = {"checkpointLocation": checkpoint, **given, **(options or {})}
+        """Return the function for a kind of sink. `options` override the options in `defaults`."""
+        texts = {"checkpointLocation": checkpoint, **defaults, **(options or {})}
         return cls(kind, kind.parse(texts), checkpoint)
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
@@ -152,8 +152,8 @@ def run_tasks(rows: DataFrame, work: Callable[[int, Iterable[pa.RecordBatch]], T
         result = pickle.dumps(work(context.partitionId(), named))
         yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
 
-    found = rows.toDF(*numbered(rows)).mapInArrow(run, "result binary").collect()
-    return [pickle.loads(row.result) for row in found]
+    results = rows.toDF(*numbered(rows)).mapInArrow(run, "result binary").collect()
+    return [pickle.loads(row.result) for row in results]
 
 
 def query_of_checkpoint(checkpoint: str, batch_id: int, name: str) -> str:
@@ -162,14 +162,14 @@ def query_of_checkpoint(checkpoint: str, batch_id: int, name: str) -> str:
     Raises ConfigError if that query is not running this micro-batch now. The error shows `name`,
     the calling function.
     """
-    found = read_progress(checkpoint)
-    if not found.again or found.next_batch_id != batch_id:
+    progress = read_progress(checkpoint)
+    if not progress.again or progress.next_batch_id != batch_id:
         raise ConfigError(
             f"Micro-batch {batch_id} is not the one that the query of {checkpoint} runs. Give "
             f"{name} as `checkpoint` the checkpointLocation of the query that calls it, and call "
             "it from foreachBatch alone."
         )
-    return found.query_id
+    return progress.query_id
 
 
 def same_name(name: str) -> ConfigError:
@@ -189,9 +189,9 @@ def start_of(rows: DataFrame) -> str:
 
     Returns an empty text if a user's job group hides the ID.
     """
-    found = _local_property(rows, "spark.jobGroup.id")
+    job_group = _local_property(rows, "spark.jobGroup.id")
     try:
-        return str(uuid.UUID(found))
+        return str(uuid.UUID(job_group))
     except ValueError:
         return ""
 

@@ -58,10 +58,10 @@ def prepared_sink(
         return sink.prepare(schema)
     kinds = sink_kinds()
     match sink:
-        case (str(name), Mapping() as given) if name in kinds:
+        case (str(name), Mapping() as settings) if name in kinds:
             _check_pyspark()
             options = {} if checkpoint is None else {"checkpointLocation": os.fspath(checkpoint)}
-            for option, value in given.items():
+            for option, value in settings.items():
                 options[option] = str(value).lower() if isinstance(value, bool) else str(value)
             return kinds[name].prepare(kinds[name].parse(options), schema)
         case _:

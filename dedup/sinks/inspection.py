@@ -88,13 +88,13 @@ def sink_states(slots: Iterable[SlotState], progress: Progress | None) -> tuple[
         SinkState(
             query_id=query_id,
             sink=name,
-            batch_id=max(slot.marker.batch_id for slot in found),
-            slots=tuple(sorted(found, key=lambda slot: slot.marker.slot)),
+            batch_id=max(slot.marker.batch_id for slot in sink_slots),
+            slots=tuple(sorted(sink_slots, key=lambda slot: slot.marker.slot)),
             restart=next_start(
-                [slot.marker for slot in found], progress if query_id == known else None
+                [slot.marker for slot in sink_slots], progress if query_id == known else None
             ),
         )
-        for (query_id, name), found in sorted(by_sink.items())
+        for (query_id, name), sink_slots in sorted(by_sink.items())
     )
 
 

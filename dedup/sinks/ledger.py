@@ -49,27 +49,27 @@ class Ledger:
         self._root.create_bytes(_SETTING, to_document(fields, version=FORMAT))
         known = read_document(self._root, _SETTING, dict)
         # Earlier releases accepted credentials in paths, and stored them in the ledger.
-        found = {name: _without_credentials(value) for name, value in known.items()}
-        is_same_table = table_id is not None and found.get(_TABLE_ID) == table_id
-        if found != fields and (is_same_table or is_moved):
+        stored = {name: _without_credentials(value) for name, value in known.items()}
+        is_same_table = table_id is not None and stored.get(_TABLE_ID) == table_id
+        if stored != fields and (is_same_table or is_moved):
             # The markers have moved with the output. The driver compares them as always.
             self._root.put_bytes(_SETTING, to_document(fields, version=FORMAT))
             return
-        if found != known:
-            self._root.put_bytes(_SETTING, to_document(found, version=FORMAT))
+        if stored != known:
+            self._root.put_bytes(_SETTING, to_document(stored, version=FORMAT))
         for option, value in setting.items():
-            if found.get(option) != value:
+            if stored.get(option) != value:
                 raise ConfigError(
                     f"Option {option} is {value!r}, and this sink has published with "
-                    f"{found.get(option)!r}. It cannot see there what is published of the current "
+                    f"{stored.get(option)!r}. It cannot see there what is published of the current "
                     f"micro-batch, and would publish it again. Give {option} its earlier value. If "
                     "you have moved the output, move all of it, including names that begin with _. "
                     "A second sink of the query needs another `name`."
                 )
-        if found.get(_TABLE_ID) != table_id:
+        if stored.get(_TABLE_ID) != table_id:
             raise SinkError(
                 f"This is another table than the one that the sink has published into: its ID is "
-                f"{table_id}, and was {found.get(_TABLE_ID)}. Somebody has dropped and "
+                f"{table_id}, and was {stored.get(_TABLE_ID)}. Somebody has dropped and "
                 "recreated it, or put another one in its place, so what was published is not here. "
                 "Nothing was written. Bring the earlier table back. Or give the sink another "
                 "`name`: it then writes here what the query reads from now on.",
@@ -80,7 +80,7 @@ class Ledger:
         """Return the micro-batch that is recorded as published, or None for a new sink."""
         try:
             return read_document(
-                self._root, _PUBLISHED, lambda found: integer(found["batch_id"], 0)
+                self._root, _PUBLISHED, lambda document: integer(document["batch_id"], 0)
             )
         except ObjectMissing:
             return None

@@ -58,14 +58,14 @@ class Marker:
     def from_json(cls, value: object) -> Marker:
         """Return the marker with the fields in `value`, or raise ValueError if they do not fit."""
         names = frozenset(field.name for field in fields(cls))
-        found = mapping(value, needed=names, allowed=names)
+        values = mapping(value, needed=names, allowed=names)
         for name in ("query_id", "sink", "content", "run_id", "writer"):
-            text(found[name])
+            text(values[name])
         for name in ("slot", "batch_id", "rows", "time_ms"):
-            integer(found[name])
-        if found["tasks"] is not None:
-            integer(found["tasks"])
-        return cls(**found)
+            integer(values[name])
+        if values["tasks"] is not None:
+            integer(values["tasks"])
+        return cls(**values)
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Marker:

@@ -91,12 +91,12 @@ def database_texts(
     table: str, mode: str, key: str | Sequence[str], version: str | None
 ) -> dict[str, str]:
     """Return the options of a sink into a table of a database, as a user gives them to a format."""
-    given = {"table": table, "mode": mode}
+    texts = {"table": table, "mode": mode}
     if key:
-        given["key"] = ",".join([key] if isinstance(key, str) else key)
+        texts["key"] = ",".join([key] if isinstance(key, str) else key)
     if version is not None:
-        given["version"] = version
-    return given
+        texts["version"] = version
+    return texts
 
 
 def named(name: str) -> Option:
@@ -126,19 +126,19 @@ def database_options(
 
 
 def sink_values(
-    format_name: str, given: Mapping[str, str], declared: Iterable[Option], prefix: str = ""
+    format_name: str, options: Mapping[str, str], declared: Iterable[Option], prefix: str = ""
 ) -> dict[str, Any]:
-    values = read_options(given, declared, owner=f"format {format_name}", prefix=prefix)
+    values = read_options(options, declared, owner=f"format {format_name}", prefix=prefix)
     values.pop(STAGING.name, None)
-    return values | {"ledger": folder(given, values["name"])}
+    return values | {"ledger": folder(options, values["name"])}
 
 
-def folder(given: Mapping[str, str], name: str) -> str:
+def folder(options: Mapping[str, str], name: str) -> str:
     """Return the folder below the checkpoint for a sink's own files. `name` is the folder's name.
 
     Driver and executors share this folder.
     """
-    texts = {option.lower(): value.strip() for option, value in given.items()}
+    texts = {option.lower(): value.strip() for option, value in options.items()}
     if texts.get("staging"):
         return f"{_absolute(texts['staging'])}/{name}"
     if checkpoint := texts.get("checkpointlocation"):

@@ -34,10 +34,10 @@ def own_output(output: Root, query_id: str, sink: str = "") -> None:
             # If two queries do this at the same time, one becomes the owner.
             mine = {"query_id": query_id, "sink": sink}
             output.create_bytes(OWNER, to_document(mine, version=_FORMAT))
-        found = owner_of(output)
-        if found == (query_id, sink):
+        owner = owner_of(output)
+        if owner == (query_id, sink):
             return
-        other = f"query {_named(*found)}" if found else "another program"
+        other = f"query {_named(*owner)}" if owner else "another program"
     raise ConfigError(
         f"output={output.url()} holds micro-batches of {other}, and this is query "
         f"{_named(query_id, sink)}: give a new folder, or the checkpoint of that query.",
@@ -54,8 +54,8 @@ def owner_of(output: Root) -> tuple[str, str] | None:
         return None
     loss = "It names the query that owns the output; without it, that query is refused."
     with reading(output.url(OWNER), loss, "output-folder"):
-        found = from_document(output.read_bytes(OWNER), version=_FORMAT)
-        return str(found["query_id"]), str(found["sink"])
+        document = from_document(output.read_bytes(OWNER), version=_FORMAT)
+        return str(document["query_id"]), str(document["sink"])
 
 
 def foreign_to_all(output: Root) -> str | None:

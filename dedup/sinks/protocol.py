@@ -289,12 +289,12 @@ class StagedBatch:
         `begun` are micro-batches of which the sink knows, and which may be published in part.
         """
         known = self.known_batch_id
-        found = max([*(marker.batch_id for marker in newest.values()), *begun], default=None)
-        if known is not None and (found is None or found < known):
+        newest_id = max([*(marker.batch_id for marker in newest.values()), *begun], default=None)
+        if known is not None and (newest_id is None or newest_id < known):
             raise SinkError(
                 f"Markers of this sink are lost: it has published micro-batch {known}, at least in "
                 f"part, and the newest marker is of "
-                f"{'none' if found is None else f'micro-batch {found}'}. "
+                f"{'none' if newest_id is None else f'micro-batch {newest_id}'}. "
                 f"Without them the sink cannot know what of micro-batch {self.batch.batch_id} is "
                 "published already. Nothing was written.",
                 remedy="sink-markers",
@@ -334,16 +334,18 @@ def publish_staged(
 
 
 def _decide(
-    given: StagedBatch, sink: SinkSlots[S], atomic: Callable[[], Sequence[StagedSlice]] | None
+    staged_batch: StagedBatch,
+    sink: SinkSlots[S],
+    atomic: Callable[[], Sequence[StagedSlice]] | None,
 ) -> None:
     """Acquire all slots, compare and revoke markers, and publish. Stop at a failed commit."""
-    batch, slices = given.batch, given.slices
+    batch, slices = staged_batch.batch, staged_batch.slices
     staged = {each.slot: each for each in slices if isinstance(each, StagedSlice)}
     # Acquire the batch slot in both modes, because an earlier run may have used the other mode.
     newest = sink.acquire([BATCH_SLOT, *sorted(staged)])
-    given.check_markers(newest)
+    staged_batch.check_markers(newest)
     published = {n: m for n, m in newest.items() if m.batch_id == batch.batch_id}
-    _compare(given, published, is_atomic=atomic is not None)
+    _compare(staged_batch, published, is_atomic=atomic is not None)
     if BATCH_SLOT in published:
         return
     if atomic and not published:
@@ -359,10 +361,12 @@ def _decide(
             _publish(batch, number, sink, [staged[number]], len(slices))
 
 
-def _compare(given: StagedBatch, published: Mapping[int, Marker], *, is_atomic: bool) -> None:
+def _compare(
+    staged_batch: StagedBatch, published: Mapping[int, Marker], *, is_atomic: bool
+) -> None:
     """Raise SinkError if the slices differ from what is published of this micro-batch."""
-    slices = given.slices
-    if given.accept_difference:
+    slices = staged_batch.slices
+    if staged_batch.accept_difference:
         return
     if BATCH_SLOT in published:
         if not is_atomic:

@@ -103,7 +103,7 @@ class SliceStore:
         faults.point(f"{self.room}.manifest.before")
         self._root.create_bytes(name, to_document(body, version=FORMAT))
         faults.point(f"{self.room}.manifest.after")
-        return read_document(self._root, name, lambda found: _slices(found, batch_id))
+        return read_document(self._root, name, lambda document: _slices(document, batch_id))
 
     def decided(self) -> list[int]:
         """Return the micro-batches that have a manifest."""
@@ -117,12 +117,12 @@ def _manifest(batch_id: int) -> str:
     return f"manifests/{batch_id}.json"
 
 
-def _slices(found: dict[str, Any], batch_id: int) -> list[StagedSlice]:
-    if found["batch_id"] != batch_id:
-        raise ValueError(f"it is the manifest of micro-batch {found['batch_id']!r:.80}")
+def _slices(document: dict[str, Any], batch_id: int) -> list[StagedSlice]:
+    if document["batch_id"] != batch_id:
+        raise ValueError(f"it is the manifest of micro-batch {document['batch_id']!r:.80}")
     pieces = [
         StagedSlice(integer(each["slot"], 0), Content(**each["content"]), text(each["file"]))
-        for each in found["slices"]
+        for each in document["slices"]
     ]
     for piece in pieces:
         if piece.file and not _FILE.fullmatch(piece.file):
@@ -133,14 +133,14 @@ def _slices(found: dict[str, Any], batch_id: int) -> list[StagedSlice]:
 def batch_ids(root: Root, folder: str) -> list[int]:
     """Return the micro-batches that have a document ``<micro-batch>.json`` in a folder."""
     name = re.compile(rf"{folder}/([0-9]{{1,18}})\.json")
-    found = (name.fullmatch(each.name) for each in root.list(folder))
-    return [int(match[1]) for match in found if match]
+    matches = (name.fullmatch(each.name) for each in root.list(folder))
+    return [int(match[1]) for match in matches if match]
 
 
 def clean(root: Root, folders: Iterable[str], batch_id: int) -> None:
     """Delete the objects of earlier micro-batches, also those that a kill left unfinished."""
     for folder in folders:
-        names = [found.name for found in root.list(folder)]
+        names = [file.name for file in root.list(folder)]
         root.delete(name for name in names if batch_of(name) < batch_id)
 
 

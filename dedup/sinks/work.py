@@ -225,12 +225,12 @@ def current_batch(name: str) -> tuple[Batch, int]:
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    found: list[Any] = [
+    properties: list[Any] = [
         context.getLocalProperty(key) if context else None
         for key in ("sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id")
     ]
-    if context is None or None in found:
+    if context is None or None in properties:
         raise SinkError("This sink publishes micro-batches of a streaming query, and none runs.")
     # Spark's job group is the ID of this start of the query.
-    query_id, batch_id, run_id = found
+    query_id, batch_id, run_id = properties
     return new_batch(query_id, name, run_id, int(batch_id)), context.partitionId()

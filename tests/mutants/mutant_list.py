@@ -887,7 +887,7 @@ MUTANTS = (
     _mutant(
         "MySQL generates values for null",
         "sinks/mysql/columns.py",
-        "if given.null_count and not self.is_nullable:",
+        "if array.null_count and not self.is_nullable:",
         "if False:",
         "mysql/test_mysql_types.py",
     ),
@@ -1106,8 +1106,8 @@ MUTANTS = (
     _mutant(
         "a function is called although its folder is empty",
         "sinks/begun.py",
-        "if found < (newest := max(self._numbers(), default=-1)):",
-        "if found < (newest := max(self._numbers(), default=-1)) and found >= 0:",
+        "if other < (newest := max(self._numbers(), default=-1)):",
+        "if other < (newest := max(self._numbers(), default=-1)) and other >= 0:",
         "spark/test_side_effects.py",
     ),
     _mutant(

@@ -116,8 +116,8 @@ def dedup_folder(
                 "of them."
             )
         operator = Operator(replace(operator.options, verdict=VERDICT))
-    given = dict(options or {})
-    files = _InputFiles(spark, folders["source"], source_format, given, schema)
+    read_options = dict(options or {})
+    files = _InputFiles(spark, folders["source"], source_format, read_options, schema)
     for column in files.rows.schema.fields:
         if not can_write(column.dataType, output_format):
             raise ConfigError(
@@ -133,7 +133,7 @@ def dedup_folder(
             staging=folders["output"] / STAGING,
             split_by=VERDICT if duplicates is not None else None,
             file_format=output_format,
-            dialect=read_back_by(given if output_format == source_format else {}),
+            dialect=read_back_by(read_options if output_format == source_format else {}),
         ),
     )
     for line in made.left_to_spark():

@@ -78,8 +78,8 @@ def files_sink(
     MissingExtraError
         At the first micro-batch, if `path` is on S3 and the extra ``s3`` is not installed.
     """
-    given = {"path": os.fspath(path), "file.format": file_format}
+    texts = {"path": os.fspath(path), "file.format": file_format}
     if partition_by:
         names = [partition_by] if isinstance(partition_by, str) else partition_by
-        given["partition.by"] = ",".join(names)
-    return SinkFunction.of(FILES, checkpoint, given, options)
+        texts["partition.by"] = ",".join(names)
+    return SinkFunction.of(FILES, checkpoint, texts, options)

@@ -156,8 +156,8 @@ def _staged(
     root: OutputRoot, batch_id: int | None, unfinished: BatchPlan | None
 ) -> tuple[StagedFolder, ...]:
     sizes: defaultdict[str, list[int]] = defaultdict(list)
-    for found in root.list(STAGING):
-        sizes[found.name.split("/")[1]].append(found.size_bytes)
+    for entry in root.list(STAGING):
+        sizes[entry.name.split("/")[1]].append(entry.size_bytes)
     planned = set()
     if unfinished is not None:
         planned = {file.staged.split("/")[1] for file in unfinished.files}

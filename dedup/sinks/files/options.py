@@ -56,8 +56,8 @@ class FilesOptions(SinkOptions):
         return scheme_of(self.path) is not None
 
 
-def files_options(given: Mapping[str, str]) -> FilesOptions:
-    values = sink_values(FORMAT, given, OPTIONS)
+def files_options(options: Mapping[str, str]) -> FilesOptions:
+    values = sink_values(FORMAT, options, OPTIONS)
     values["path"] = path = _checked_path(located(values["path"]))
     file_format = values["file_format"]
     values["compression"] = _compression(values["compression"], file_format)
@@ -67,17 +67,17 @@ def files_options(given: Mapping[str, str]) -> FilesOptions:
     largest = values.pop("target_file_size")
     values["target_bytes"] = largest or (_LARGEST_ON_S3_BYTES if scheme_of(path) else None)
     made = FilesOptions(**values)
-    texts = {name.lower(): value.strip() for name, value in given.items()}
+    texts = {name.lower(): value.strip() for name, value in options.items()}
     _check_apart(made, texts.get("checkpointlocation", ""))
     return made
 
 
-def _compression(given: str | None, file_format: str) -> str:
+def _compression(codec: str | None, file_format: str) -> str:
     codecs = CODECS[file_format]
-    chosen = codecs[0] if given is None else given.lower().replace("uncompressed", "none")
+    chosen = codecs[0] if codec is None else codec.lower().replace("uncompressed", "none")
     if chosen not in codecs:
         rule = f"be one of {', '.join(codecs)} for {file_format}."
-        raise refused("Option compression", given, rule)
+        raise refused("Option compression", codec, rule)
     return chosen
 
 

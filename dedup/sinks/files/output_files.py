@@ -216,13 +216,13 @@ def with_spark_metadata(columns: pa.Schema, spark_json: str, version: str) -> pa
 def _repeating(rows: pa.Table) -> list[str]:
     """Return the columns whose values repeat, so that a dictionary makes the file smaller."""
     sample = rows.slice(0, _SAMPLE_ROWS)
-    found = []
+    repeating = []
     for column, name in zip(sample.columns, sample.column_names, strict=True):
         if pa.types.is_nested(column.type):
-            found += list(_leaves(column.type, name))
+            repeating += list(_leaves(column.type, name))
         elif pc.count_distinct(column, mode="all").as_py() * 2 <= len(column):
-            found.append(name)
-    return found
+            repeating.append(name)
+    return repeating
 
 
 def _leaves(kind: pa.DataType, path: str) -> Iterator[str]:

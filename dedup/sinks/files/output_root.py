@@ -122,12 +122,12 @@ def parsed_s3(uri: str) -> tuple[str, str, dict[str, Any]]:
     machine.
     """
     parts = urlsplit(uri)
-    asked = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     settings: dict[str, Any] = {}
-    if "region" in asked:
-        settings["region_name"] = asked["region"]
-    if "endpoint_override" in asked:
-        settings["endpoint_url"] = f"{asked.get('scheme', 'https')}://{asked['endpoint_override']}"
+    if "region" in query:
+        settings["region_name"] = query["region"]
+    if "endpoint_override" in query:
+        settings["endpoint_url"] = f"{query.get('scheme', 'https')}://{query['endpoint_override']}"
     if parts.username is not None:
         settings["aws_access_key_id"] = unquote(parts.username)
         settings["aws_secret_access_key"] = unquote(parts.password or "")

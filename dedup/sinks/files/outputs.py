@@ -178,10 +178,10 @@ class StoreOutput:
             list(pool.map(place, plan.files))
 
     def unplanned(self, batch_id: int) -> Sequence[str]:
-        return [found.name for found in self.root.list(folder_of(batch_id))]
+        return [file.name for file in self.root.list(folder_of(batch_id))]
 
     def clean(self, batch_id: int) -> None:
-        names = {found.name.split("/")[1] for found in self.root.list(STAGING)}
+        names = {file.name.split("/")[1] for file in self.root.list(STAGING)}
         for name in sorted(names):
             number = batch_of_staged(name)
             if number is not None and number <= batch_id:

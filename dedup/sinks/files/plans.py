@@ -99,7 +99,7 @@ class BatchPlans:
         return self.read(numbers[-1]) if numbers else None
 
     def numbers(self) -> list[int]:
-        names = (found.name.removeprefix(f"{FOLDER}/") for found in self._root.list(FOLDER))
+        names = (file.name.removeprefix(f"{FOLDER}/") for file in self._root.list(FOLDER))
         stems = (name.removesuffix(".plan") for name in names)
         return sorted(int(stem) for stem in stems if re.fullmatch("[0-9]{12,}", stem))
 
@@ -155,11 +155,11 @@ def published_files(path: str | os.PathLike[str]) -> list[str]:
         folders = (place / folder_of(number) for number in published_batches(place))
         return [str(file) for folder in folders for file in data_files(folder)]
     plans = BatchPlans(root)
-    found = [plan for number in plans.numbers() if (plan := plans.read(number)) is not None]
+    published = [plan for number in plans.numbers() if (plan := plans.read(number)) is not None]
     # A micro-batch begins once the previous one is complete, so only the last may lack files.
-    if found and not is_whole(root, found[-1]):
-        found.pop()
-    return [root.uri(name) for plan in found for name, _ in _objects(plan)]
+    if published and not is_whole(root, published[-1]):
+        published.pop()
+    return [root.uri(name) for plan in published for name, _ in _objects(plan)]
 
 
 def is_whole(root: OutputRoot, plan: BatchPlan) -> bool:

@@ -125,7 +125,7 @@ def query(
     input and output. If the sink is a text, the text is the reason why Spark has to write.
     """
     prepared, plan = prepare(rows, operator.options)
-    given = emitted_schema(rows, plan)
+    emitted = emitted_schema(rows, plan)
     why_read = why_written = None
     frame: DataFrame = prepared
     first: MapPass = pack
@@ -137,7 +137,7 @@ def query(
             _check_spark_reads(source, rows.schema, why_read)
     writer = None
     try:
-        writer = _writer(rows.sparkSession, given, sink)
+        writer = _writer(rows.sparkSession, emitted, sink)
     except LeftToSpark as error:
         why_written = str(error)
     metrics = operator.options.metrics
@@ -146,11 +146,11 @@ def query(
             frame,
             plan,
             metrics,
-            output=given if writer is None else WRITTEN,
+            output=emitted if writer is None else WRITTEN,
             first=first,
             last=writer or unpack,
         ),
-        columns=given,
+        columns=emitted,
         writer=writer,
         scan=first if isinstance(first, Scan) else None,
         read_by_spark=why_read,
@@ -200,8 +200,8 @@ def read_rows(
 
     added = [(time_column, T.TimestampType()), (file_column, T.StringType())]
     fields = [T.StructField(name, kind) for name, kind in added if name is not None]
-    given = columns if source.text is None else text_types(columns)
-    return listed.mapInArrow(read, T.StructType([*given.fields, *fields]))
+    source_columns = columns if source.text is None else text_types(columns)
+    return listed.mapInArrow(read, T.StructType([*source_columns.fields, *fields]))
 
 
 def _listed_and_scan(
@@ -345,10 +345,10 @@ def can_write(kind: T.DataType, file_format: str) -> bool:
 
 def read_back_by(options: Mapping[str, str]) -> Dialect:
     """Return the dialect of lines that tasks read back with these options of Spark's readers."""
-    given = csv_options(options)
-    form = given["form"]
+    settings = csv_options(options)
+    form = settings["form"]
     return Dialect(
-        header=given["has_header"],
+        header=settings["has_header"],
         separator=form.separator,
         quote=form.quote,
         escape=form.escape,
@@ -378,8 +378,8 @@ def _fault(
             return None
 
     with ThreadPoolExecutor() as pool:
-        found = zip(source.paths, pool.map(wrong, source.paths), strict=True)
-        return next((f"{path}: {what}" for path, what in found if what is not None), None)
+        results = zip(source.paths, pool.map(wrong, source.paths), strict=True)
+        return next((f"{path}: {what}" for path, what in results if what is not None), None)
 
 
 def _check_spark_reads(source: SourceFiles, schema: T.StructType, why: str) -> None:

@@ -96,8 +96,8 @@ def _csv(columns: list[tuple[str, pa.Array]], dialect: Dialect) -> bytes:
         marks = f"\n\r#{dialect.separator}{dialect.quote}".encode()
         shortest = pc.min(pc.binary_length(texts)).as_py()
         if dialect.also_quoted or shortest == 0 or _has(texts, marks):
-            found = pc.match_substring_regex(texts, pattern).fill_null(False)
-            texts = pc.replace_with_mask(texts, found, _cells(texts.filter(found), name, dialect))
+            mask = pc.match_substring_regex(texts, pattern).fill_null(False)
+            texts = pc.replace_with_mask(texts, mask, _cells(texts.filter(mask), name, dialect))
         line += [texts.fill_null(null), dialect.separator]
     return _bytes(_joined(*line[:-1], "\n"))
 
@@ -191,9 +191,9 @@ def _quoted(texts: pa.Array) -> pa.Array:
 def _escaped(texts: pa.Array) -> pa.Array:
     if not _has(texts, _TO_ESCAPE_IN_JSON):
         return texts
-    found = pc.match_substring_regex(texts, r'["\\\x00-\x1f]').fill_null(False)
-    escaped = [json.dumps(t, ensure_ascii=False)[1:-1] for t in texts.filter(found).to_pylist()]
-    return pc.replace_with_mask(texts, found, pa.array(escaped, pa.string()))
+    mask = pc.match_substring_regex(texts, r'["\\\x00-\x1f]').fill_null(False)
+    escaped = [json.dumps(t, ensure_ascii=False)[1:-1] for t in texts.filter(mask).to_pylist()]
+    return pc.replace_with_mask(texts, mask, pa.array(escaped, pa.string()))
 
 
 def texts_of(column: pa.Array, name: str) -> pa.Array:
@@ -238,9 +238,9 @@ def _times(column: pa.Array, name: str) -> pa.Array:
 def _check_years(numbers: pa.Array, per_day: int, name: str) -> None:
     if len(numbers) == numbers.null_count:
         return
-    found = pc.min_max(numbers).as_py()
-    if found["min"] < _FIRST_DAY * per_day or found["max"] >= _END_DAY * per_day:
-        at = found["min"] if found["min"] < 0 else found["max"]
+    extremes = pc.min_max(numbers).as_py()
+    if extremes["min"] < _FIRST_DAY * per_day or extremes["max"] >= _END_DAY * per_day:
+        at = extremes["min"] if extremes["min"] < 0 else extremes["max"]
         raise DataError(
             f"Column {name!r} has a date or time outside the years 1 to 9999 "
             f"({at // per_day:,} days from 1970-01-01), which readers of JSON and CSV do not take. "

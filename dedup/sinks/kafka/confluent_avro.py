@@ -118,7 +118,7 @@ class AvroEncoder:
         from dedup.sources.kafka.avro_types import MEANING, reader_schema
 
         try:
-            found = reader_schema(self.text, self.references, is_record=False)
+            schema = reader_schema(self.text, self.references, is_record=False)
         except ConfigError:
             raise
         except Exception as error:  # fastavro raises many classes
@@ -126,12 +126,12 @@ class AvroEncoder:
                 f"The Avro schema of {self.subject} cannot be used: {type(error).__name__}: "
                 f"{error}. Correct the schema."
             ) from None
-        self._schema, names = found.parsed
+        self._schema, names = schema.parsed
         if any((one["type"], one.get(MEANING)) == ("fixed", "uuid") for one in names.values()):
             raise ConfigError(
                 "The Avro schema has a uuid of 16 bytes, which cannot be written. Use a string."
             )
-        self.type, *self._written = found.column.types
+        self.type, *self._written = schema.column.types
 
     def __reduce__(self) -> Any:
         return AvroEncoder, (
@@ -146,17 +146,17 @@ class AvroEncoder:
                 raise self._unfit(f"Column `{self.column}`", kind, wanted)
             return
         defaults = {each["name"] for each in self._schema["fields"] if "default" in each}
-        given = {each.name: each.dataType for each in kind.fields}
+        kinds = {each.name: each.dataType for each in kind.fields}
         for name, one in ((each.name, each.dataType) for each in wanted.fields):
-            if name not in given:
+            if name not in kinds:
                 if name not in defaults:
                     raise ConfigError(
                         f"Column `{self.column}` lacks field {name}, which the Avro schema of "
                         f"{self.subject} needs. Add it."
                     )
-            elif given[name].simpleString() != one.simpleString():
-                raise self._unfit(f"Field {name} of column `{self.column}`", given[name], one)
-        if others := given.keys() - set(wanted.names):
+            elif kinds[name].simpleString() != one.simpleString():
+                raise self._unfit(f"Field {name} of column `{self.column}`", kinds[name], one)
+        if others := kinds.keys() - set(wanted.names):
             raise ConfigError(
                 f"Column `{self.column}` has fields that the Avro schema of {self.subject} lacks: "
                 f"{', '.join(sorted(others))}. Leave them out, or register a schema with them."

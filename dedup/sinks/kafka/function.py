@@ -57,10 +57,10 @@ def kafka_sink(
         Spark does not report which query runs. The returned function then raises this error if the
         query of `checkpoint` is running another micro-batch.
     """
-    given = {"kafka.bootstrap.servers": servers, "checkpointLocation": checkpoint, "mode": mode}
+    texts = {"kafka.bootstrap.servers": servers, "checkpointLocation": checkpoint, "mode": mode}
     if topic is not None:
-        given["topic"] = topic
+        texts["topic"] = topic
     if isinstance(partitioner, str):
-        given["partitioner"] = partitioner
+        texts["partitioner"] = partitioner
     chooser = None if isinstance(partitioner, str) else partitioner
-    return SinkFunction(KAFKA, kafka_options(given | dict(options or {}), chooser), checkpoint)
+    return SinkFunction(KAFKA, kafka_options(texts | dict(options or {}), chooser), checkpoint)

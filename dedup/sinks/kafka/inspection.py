@@ -105,11 +105,11 @@ def _held_back(cluster: Cluster, name: str) -> list[HeldBack]:
     # Ask for the ends first. If a transaction commits in between, nothing seems held back.
     ends = cluster.ends(topic, committed=False)
     readable = cluster.ends(topic, committed=True)
-    found = {n: (readable[n], end) for n, end in ends.items() if readable[n] < end}
-    since = _timestamps(cluster.settings, name, {n: at for n, (at, _) in found.items()})
+    gaps = {n: (readable[n], end) for n, end in ends.items() if readable[n] < end}
+    since = _timestamps(cluster.settings, name, {n: at for n, (at, _) in gaps.items()})
     return [
         HeldBack(topic=name, partition=n, readable=at, end=end, since_ms=since.get(n))
-        for n, (at, end) in sorted(found.items())
+        for n, (at, end) in sorted(gaps.items())
     ]
 
 
@@ -122,13 +122,13 @@ def _timestamps(settings: ClientSettings, topic: str, places: Mapping[int, int])
     if not places:
         return {}
     consumer = library.Consumer(consumer_config(settings, committed=False))
-    found: dict[int, int] = {}
+    times_ms: dict[int, int] = {}
     try:
         for number, offset in places.items():
             consumer.assign([library.TopicPartition(topic, number, offset)])
             message = consumer.poll(_READ_S)
             if message is not None and message.error() is None:
-                found[number] = message.timestamp()[1]
+                times_ms[number] = message.timestamp()[1]
     finally:
         consumer.close()
-    return found
+    return times_ms

@@ -51,11 +51,11 @@ class KafkaMarkers:
 
     def partitions(self) -> int:
         """Return the number of partitions, or raise SinkError if the topic is gone."""
-        found = self._ask(
+        cluster = self._ask(
             lambda: self._admin.list_topics(self.topic, timeout=self._clients.block_ms / 1000),
             lambda metadata: metadata.topics[self.topic].partitions,
         )
-        partitions = len(found.topics[self.topic].partitions)
+        partitions = len(cluster.topics[self.topic].partitions)
         if not partitions:
             raise SinkError(
                 f"The topic of the markers, {self.topic!r}, is gone from "
@@ -80,10 +80,10 @@ class KafkaMarkers:
         If `committed` is false, the result includes markers of open and aborted transactions, and
         the call does not wait until open transactions end.
         """
-        found = self._newest(range(self.partitions()), None, committed=committed)
+        markers = self._newest(range(self.partitions()), None, committed=committed)
         return {
             marker.slot: marker
-            for marker in found.values()
+            for marker in markers.values()
             if (marker.query_id, marker.sink) == (query_id, sink)
         }
 
@@ -106,8 +106,8 @@ class KafkaMarkers:
         newest: dict[bytes, Marker] = {}
         with self._reading:
             messages = self._read(list(partitions), committed=committed, wait=wait)
-            found = [message for message in messages if keys is None or message.key() in keys]
-        for message in found:
+            relevant = [message for message in messages if keys is None or message.key() in keys]
+        for message in relevant:
             key, value = message.key(), message.value()
             if value is None or not _is_marker(key):
                 continue

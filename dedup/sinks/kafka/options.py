@@ -28,7 +28,7 @@ Partitioner: TypeAlias = Callable[[pa.Array, pa.Array, int], npt.NDArray[np.int3
 
 _MODE = replace(
     choice(EXACTLY_ONCE, ATOMIC, AT_LEAST_ONCE, NONE),
-    parse=lambda given: given.strip().lower().replace("_", "-"),
+    parse=lambda raw: raw.strip().lower().replace("_", "-"),
 )
 _PARTITIONER = text(
     r"key|task|[\w.]+:\w+",
@@ -76,19 +76,21 @@ class KafkaOptions(SinkOptions):
         return f"{self.transactional_id_prefix}-{query_id}-{self.name}-{slot}"
 
 
-def kafka_options(given: Mapping[str, str], partitioner: Partitioner | None = None) -> KafkaOptions:
+def kafka_options(
+    options: Mapping[str, str], partitioner: Partitioner | None = None
+) -> KafkaOptions:
     """Return the options that a user gave. If `partitioner` is given, it replaces the option."""
-    values = read_options(given, OPTIONS, owner=f"format {FORMAT}", prefix=PREFIX)
+    values = read_options(options, OPTIONS, owner=f"format {FORMAT}", prefix=PREFIX)
     topic = values["topic"]
     values["markers"] = values["markers"] or f"{topic or 'dedup'}-markers"
     if values["markers"] == topic:
         raise ConfigError(f"Option markers={topic!r} must name another topic than topic.")
     del values[STAGING.name]
     is_transactional = values["mode"] in (EXACTLY_ONCE, ATOMIC)
-    values["ledger"] = folder(given, values["name"]) if is_transactional else None
+    values["ledger"] = folder(options, values["name"]) if is_transactional else None
     if partitioner is not None:
         values["partitioner"] = partitioner
-    clients = client_settings({name.lower(): text.strip() for name, text in given.items()})
+    clients = client_settings({name.lower(): text.strip() for name, text in options.items()})
     return KafkaOptions(clients=clients, **values)
 
 
@@ -104,10 +106,10 @@ def partitioner_key(partitioner: str | Partitioner) -> object:
 def load_partitioner(path: str) -> Partitioner:
     module, _, name = path.partition(":")
     try:
-        found: Partitioner = getattr(import_module(module), name)
+        partitioner: Partitioner = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"Option partitioner={path!r} cannot be loaded: {error}. The module must be installed "
             "on every executor."
         ) from None
-    return found
+    return partitioner

@@ -43,8 +43,8 @@ def check_topics(
 
 
 def existing(cluster: Cluster, name: str, advice: str = "") -> Topic:
-    found = cluster.topic(name)
-    if found is None:
+    topic = cluster.topic(name)
+    if topic is None:
         create = (
             "Create it: kafka-topics.sh --bootstrap-server HOST:9092 --create --topic "
             f"{name} --partitions N --replication-factor 3"
@@ -53,7 +53,7 @@ def existing(cluster: Cluster, name: str, advice: str = "") -> Topic:
             f"Topic {name!r} does not exist at {cluster.settings.servers}, or this user may not "
             f"see it. {advice or create}"
         )
-    return found
+    return topic
 
 
 def _make_markers(cluster: Cluster, name: str, targets: list[Topic]) -> Topic:

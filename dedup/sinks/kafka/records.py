@@ -189,13 +189,13 @@ class Sender:
             # time limit of a transaction, because the error of that limit would not name the topic.
             "topic.metadata.propagation.max.ms": 5_000,
         }
-        given = self._options.clients.properties
+        properties = self._options.clients.properties
         reports = {
             "delivery.report.only.error": True,
             "on_delivery": self.failure.on_delivery,
             "error_cb": self.failure.on_error,
         }
-        defaults = {name: value for name, value in own.items() if name not in given}
+        defaults = {name: value for name, value in own.items() if name not in properties}
         self.producer = confluent().Producer(config | defaults | reports, **more)
 
     @property
@@ -220,8 +220,8 @@ class Sender:
 
     def partitions(self, topic: str) -> int:
         if not self._partitions.get(topic):
-            found = self.producer.list_topics(topic, _METADATA_TIMEOUT_S).topics[topic]
-            self._partitions[topic] = len(found.partitions)
+            metadata = self.producer.list_topics(topic, _METADATA_TIMEOUT_S).topics[topic]
+            self._partitions[topic] = len(metadata.partitions)
         if not self._partitions[topic]:
             raise ConfigError(
                 f"Topic {topic!r} does not exist at {self._options.clients.servers}. Create it, "
@@ -240,7 +240,7 @@ class Sender:
         places = self._chosen(records, task)
         if "partition" in lists:
             pairs = zip(lists["partition"], places, strict=False)
-            places = [given if given is not None else chosen for given, chosen in pairs]
+            places = [explicit if explicit is not None else chosen for explicit, chosen in pairs]
         if {"headers", "timestamp"}.isdisjoint(records.schema.names):
             return zip(topics, values, keys, places, strict=False)
         times: Any = repeat(0)
@@ -271,13 +271,15 @@ class Sender:
                 chosen[rows] = task % count
                 continue
             assert callable(chooser)
-            found = np.asarray(chooser(keys.take(rows), values.take(rows), count))
-            fits = found.shape == rows.shape and found.dtype.kind in "iu"
-            if not fits or (len(found) and not 0 <= found.min() <= found.max() < count):
+            partitions = np.asarray(chooser(keys.take(rows), values.take(rows), count))
+            fits = partitions.shape == rows.shape and partitions.dtype.kind in "iu"
+            if not fits or (
+                len(partitions) and not 0 <= partitions.min() <= partitions.max() < count
+            ):
                 raise ConfigError(
                     "The partitioner must return one whole number for each record, from 0 to "
                     f"{count - 1} for topic {topic!r}. For {len(rows)} records it returned "
-                    f"{found.dtype} of shape {found.shape}: {str(found)[:80]}."
+                    f"{partitions.dtype} of shape {partitions.shape}: {str(partitions)[:80]}."
                 )
-            chosen[rows] = found
+            chosen[rows] = partitions
         return chosen.tolist()

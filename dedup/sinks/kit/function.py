@@ -92,7 +92,7 @@ def kind_of(
     return SinkKind(
         format_name=_NAME,
         function_name="custom_sink",
-        parse=lambda given: SinkOptions(**sink_values(_NAME, given, OPTIONS)),
+        parse=lambda texts: SinkOptions(**sink_values(_NAME, texts, OPTIONS)),
         ready=ready,
         inspect=inspect,
     )
@@ -113,5 +113,5 @@ def _inspect(
 ) -> SinkInspection:
     if progress is None:
         raise ConfigError("A custom sink is inspected with the checkpoint of its query.")
-    found = Slots(sink, options, progress.query_id).all().values()
-    return inspection_of((each.marker for each in found), progress)
+    stored = Slots(sink, options, progress.query_id).all().values()
+    return inspection_of((each.marker for each in stored), progress)

@@ -73,17 +73,17 @@ class Stored:
         return to_document(fields, version=_FORMAT).decode().rstrip()
 
     @classmethod
-    def from_text(cls, found: str | None, key: str) -> Stored:
+    def from_text(cls, stored_text: str | None, key: str) -> Stored:
         """Return what a text holds. An empty text, like None, holds nothing.
 
         A column of type ``CHAR`` may have added spaces.
 
         Raises SinkError if the text is damaged, or was written by another release.
         """
-        if not found:
+        if not stored_text:
             return cls()
         with reading(f"The marker {key}"):
-            document = from_document(found.rstrip().encode(), version=_FORMAT)
+            document = from_document(stored_text.rstrip().encode(), version=_FORMAT)
             names = frozenset({"owner", "marker", "slots"})
             value = mapping(document, needed=names, allowed=names)
             return cls(
@@ -106,13 +106,13 @@ class Slots:
 
     def read(self, transaction: Any, number: int) -> Stored:
         key = self.key(number)
-        found: object = self.sink.read_marker(transaction, key)
-        if not isinstance(found, str | None):
+        stored_text: object = self.sink.read_marker(transaction, key)
+        if not isinstance(stored_text, str | None):
             raise ConfigError(
                 f"{type(self.sink).__name__}.read_marker must return a str or None, and has "
-                f"returned {found!r:.80}. Nothing was written."
+                f"returned {stored_text!r:.80}. Nothing was written."
             )
-        return Stored.from_text(found, key)
+        return Stored.from_text(stored_text, key)
 
     def write(self, transaction: Any, number: int, stored: Stored) -> None:
         self.sink.write_marker(transaction, self.key(number), stored.to_text())
@@ -136,7 +136,7 @@ class Slots:
         Raises Aborted if the commit had no answer. The caller may then acquire the slots again.
         """
         owner = str(uuid.uuid4())
-        found: dict[int, Ownership] = {}
+        owned: dict[int, Ownership] = {}
         transaction = self.sink.begin()
         try:
             waiting = sorted(numbers)
@@ -147,7 +147,7 @@ class Slots:
                     stored = replace(stored, slots=max([stored.slots, *(n + 1 for n in waiting)]))
                     waiting = list(range(stored.slots))
                 self.write(transaction, number, replace(stored, owner=owner))
-                found[number] = owner, stored.marker
+                owned[number] = owner, stored.marker
         except BaseException:
             self.rollback(transaction)
             raise
@@ -156,7 +156,7 @@ class Slots:
         except Exception as error:
             self.rollback(transaction)
             raise Aborted(no_answer(error)) from error
-        return found
+        return owned
 
     def rollback(self, transaction: Any) -> None:
         """Roll back. A lost connection, whose transaction the server rolls back, is no error."""
@@ -308,11 +308,11 @@ class KitSlots(SinkSlots[KitSlot]):
         if not self._slots_of_sink.sink.parallel:
             slots = [BATCH_SLOT]  # and slots that tasks have used before
         faults.point("kit.own.before")
-        found = self._slots_of_sink.acquire(slots)
+        owned = self._slots_of_sink.acquire(slots)
         faults.point("kit.own.after")
-        for number, (owner, newest) in found.items():
+        for number, (owner, newest) in owned.items():
             self.slot(number).know(owner, newest)
-        return {number: newest for number, (_, newest) in found.items() if newest is not None}
+        return {number: newest for number, (_, newest) in owned.items() if newest is not None}
 
     def rows(self, slices: Sequence[StagedSlice]) -> KitRows:
         return KitRows(row for piece in slices for row in self._staging.read(piece))

@@ -146,26 +146,26 @@ def fit_columns(
     `stream` has the name and Spark type of each column. `unsuitable` maps columns of the table to
     the reasons why the sink cannot write to them. Raises ConfigError if a column does not fit.
     """
-    there = {column.name: column for column in columns}
+    by_name = {column.name: column for column in columns}
     names = [name for name, _ in stream]
     check_names(shown, {column.name: not column.nullable for column in columns}, names)
     for name, kind in stream:
-        if why := unsuitable.get(name) or _misfit(kind, there[name].type):
+        if why := unsuitable.get(name) or _misfit(kind, by_name[name].type):
             raise ConfigError(f"Column {name!r} does not go into table {shown}: {why}.")
-    return TableColumns(shown, pa.schema(list(there.values())), tuple(names))
+    return TableColumns(shown, pa.schema(list(by_name.values())), tuple(names))
 
 
 def _misfit(kind: str, arrow: pa.DataType) -> str:
     try:
-        there = spark_name(arrow)
+        target = spark_name(arrow)
     except NotWritten as error:
         return f"its type there is {error}"
-    if _plain(kind) == there or there in _WIDER.get(kind, ()):
+    if _plain(kind) == target or target in _WIDER.get(kind, ()):
         return ""
-    mine, theirs = decimal_size(kind), decimal_size(there)
+    mine, theirs = decimal_size(kind), decimal_size(target)
     if mine and theirs and theirs[1] >= mine[1] and theirs[0] - theirs[1] >= mine[0] - mine[1]:
         return ""
-    return f"it is {kind}, and there {there}"
+    return f"it is {kind}, and there {target}"
 
 
 def split_rows(

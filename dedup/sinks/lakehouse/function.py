@@ -87,8 +87,8 @@ def delta_sink(
         If the extra ``delta`` is not installed.
     """
     delta_library()
-    given = {"path": os.fspath(path), "create": str(create).lower()}
-    return SinkFunction.of(DELTA_LAKE, checkpoint, given, options)
+    texts = {"path": os.fspath(path), "create": str(create).lower()}
+    return SinkFunction.of(DELTA_LAKE, checkpoint, texts, options)
 
 
 def iceberg_sink(
@@ -127,8 +127,8 @@ def iceberg_sink(
         If the extra ``iceberg`` is not installed.
     """
     iceberg_library()
-    given = {"table": table, "catalog": catalog, "create": str(create).lower()}
-    return SinkFunction.of(ICEBERG_TABLES, checkpoint, given, options)
+    texts = {"table": table, "catalog": catalog, "create": str(create).lower()}
+    return SinkFunction.of(ICEBERG_TABLES, checkpoint, texts, options)
 
 
 def ready(options: LakeOptions, columns: Sequence[tuple[str, str]]) -> LakeWork:

@@ -80,18 +80,18 @@ class LakeOptions(SinkOptions):
             ) from None
 
 
-def lake_options(format_name: str, given: Mapping[str, str]) -> LakeOptions:
+def lake_options(format_name: str, options: Mapping[str, str]) -> LakeOptions:
     """Return the options that a user gave.
 
     Names of options may be in any case, but the part after a prefix in `PREFIXES` is
     case-sensitive.
     """
     prefix = PREFIXES[format_name]
-    values = sink_values(format_name, given, OPTIONS[format_name], prefix)
+    values = sink_values(format_name, options, OPTIONS[format_name], prefix)
     # Depending on its version, Spark passes the names in lower case or as the user wrote them.
     properties = {
         key[len(prefix) :]: value.strip()
-        for key, value in given.items()
+        for key, value in options.items()
         if key.lower().startswith(prefix)
     }
     if format_name == DELTA:

@@ -50,8 +50,8 @@ class _Once(NamedSink, ABC):
         with reported(new_batch(query_id, self.sink, start_of(rows), batch_id)) as figures:
             self._publish(rows, query_id, batch_id)
             with suppress(Exception):  # unknown figures must not affect the query
-                found = self._metrics(rows.sparkSession, query_id, batch_id)
-                figures.rows, figures.bytes = (int(found.get(name, 0)) for name in self.sizes)
+                metrics = self._metrics(rows.sparkSession, query_id, batch_id)
+                figures.rows, figures.bytes = (int(metrics.get(name, 0)) for name in self.sizes)
 
     def _publish(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
         newest = self._newest(rows.sparkSession, query_id)
@@ -111,8 +111,8 @@ class DeltaOnce(_Once):
         commits = self._log.history(self._log.version() - before)
         # A commit does not name its application, so the writes of two writers look alike.
         [mine] = (commit for commit in commits if commit["operation"] == "WRITE")
-        found: Mapping[str, Any] = mine["operationMetrics"]
-        return found
+        metrics: Mapping[str, Any] = mine["operationMetrics"]
+        return metrics
 
 
 class IcebergOnce(_Once):
@@ -136,10 +136,10 @@ class IcebergOnce(_Once):
     def _newest(self, session: SparkSession, query_id: str) -> int | None:
         # The session's catalog caches what it has read of a table, so refresh it first.
         session.sql(f"REFRESH TABLE {self._table}")
-        mine, found = self._property(query_id), []
+        mine, batch_ids = self._property(query_id), []
         for row in session.sql(f"SHOW TBLPROPERTIES {self._table}").collect():
             if row["key"] == mine:
-                found.append(int(row["value"]))
+                batch_ids.append(int(row["value"]))
         summaries = session.sql(
             f"SELECT summary['{_IN_SUMMARY}'] AS marker FROM {self._table}.snapshots "
             f"WHERE summary['{_IN_SUMMARY}'] IS NOT NULL"
@@ -147,8 +147,8 @@ class IcebergOnce(_Once):
         for row in summaries:
             marker = json.loads(row["marker"])
             if marker["marker"] == mine:
-                found.append(int(marker["batch_id"]))
-        return max(found, default=None)
+                batch_ids.append(int(marker["batch_id"]))
+        return max(batch_ids, default=None)
 
     def _marker(self, query_id: str, batch_id: int) -> str:
         return json.dumps({"marker": self._property(query_id), "batch_id": batch_id})
@@ -163,8 +163,8 @@ class IcebergOnce(_Once):
             f"SELECT summary FROM {self._table}.snapshots "
             f"WHERE summary['{_IN_SUMMARY}'] = '{self._marker(query_id, batch_id)}'"
         ).collect()
-        found: Mapping[str, Any] = snapshot["summary"]
-        return found
+        summary: Mapping[str, Any] = snapshot["summary"]
+        return summary
 
 
 def delta_once(

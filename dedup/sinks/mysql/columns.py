@@ -86,32 +86,32 @@ class MysqlColumn:
             kind = f"varbinary({self.octets})"
         return f"{quoted(self.name)} {kind}{'' if self.is_nullable else ' NOT NULL'}"
 
-    def values(self, given: pa.Array) -> list[Any]:
+    def values(self, array: pa.Array) -> list[Any]:
         """Return values as PyMySQL takes them, or raise Unsuitable if one does not fit."""
-        kind = given.type
+        kind = array.type
         # The server would generate a value for null in some columns (AUTO_INCREMENT, timestamp).
-        if given.null_count and not self.is_nullable:
+        if array.null_count and not self.is_nullable:
             raise Unsuitable("a record has no value, and the column is NOT NULL or of the key")
         if pa.types.is_timestamp(kind):
             if kind.tz is not None:
-                given = given.cast(pa.timestamp("us", "UTC"))
-            given = given.cast(pa.timestamp("us"))
+                array = array.cast(pa.timestamp("us", "UTC"))
+            array = array.cast(pa.timestamp("us"))
         if pa.types.is_temporal(kind):
-            years = pc.year(given)
+            years = pc.year(array)
             least, most = pc.min(years).as_py(), pc.max(years).as_py()
             if least is not None and (least < _FIRST_YEAR or most > _LAST_YEAR):
                 raise Unsuitable(f"its year is not from {_FIRST_YEAR} to {_LAST_YEAR}")
-        if pa.types.is_floating(kind) and pc.all(pc.is_finite(given)).as_py() is False:
+        if pa.types.is_floating(kind) and pc.all(pc.is_finite(array)).as_py() is False:
             raise Unsuitable("NaN and infinity have no value in MySQL")
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            self._check_length(given)
-            given = given if self.kind in _TEXTS else given.cast(pa.binary())
-        return list(given.to_pylist())
+            self._check_length(array)
+            array = array if self.kind in _TEXTS else array.cast(pa.binary())
+        return list(array.to_pylist())
 
-    def _check_length(self, given: pa.Array) -> None:
+    def _check_length(self, array: pa.Array) -> None:
         # The server would silently remove blanks beyond the limit.
         in_characters = self.kind == "varchar"
-        lengths = pc.utf8_length(given) if in_characters else pc.binary_length(given)
+        lengths = pc.utf8_length(array) if in_characters else pc.binary_length(array)
         limit = self.characters if in_characters else self.octets
         most = pc.max(lengths).as_py() or 0
         if limit is not None and most > limit:

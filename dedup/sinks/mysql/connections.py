@@ -44,13 +44,13 @@ def connected(options: MysqlOptions) -> Any:
     """
     library = mysql_library()
     answer_s = options.timeout_seconds + _ANSWER_S
-    given: dict[str, Any] = {"read_timeout": answer_s, "write_timeout": answer_s}
-    given |= dict(options.connect)
-    if "password" in given:
-        given["password"] = given["password"].encode()  # PyMySQL would take Latin-1
+    arguments: dict[str, Any] = {"read_timeout": answer_s, "write_timeout": answer_s}
+    arguments |= dict(options.connect)
+    if "password" in arguments:
+        arguments["password"] = arguments["password"].encode()  # PyMySQL would take Latin-1
 
     def connect() -> Any:
-        made = library.connect(**given, charset="utf8mb4", autocommit=False, local_infile=False)
+        made = library.connect(**arguments, charset="utf8mb4", autocommit=False, local_infile=False)
         with made.cursor() as cursor:
             for statement in _SESSION:
                 cursor.execute(statement.format(timeout_s=options.timeout_seconds))

@@ -57,8 +57,8 @@ def mysql_sink(
         If the extra ``mysql`` is not installed.
     """
     mysql_library()
-    given = database_texts(table, mode, key, version) | {
+    texts = database_texts(table, mode, key, version) | {
         f"{PREFIX}{name}": str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in connect.items()
     }
-    return SinkFunction.of(MYSQL, checkpoint, given, options)
+    return SinkFunction.of(MYSQL, checkpoint, texts, options)

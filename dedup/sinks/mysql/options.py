@@ -38,10 +38,10 @@ class MysqlOptions(DatabaseOptions):
     connect: tuple[tuple[str, str | int | bool], ...] = field(repr=False)  # may hold a password
 
 
-def mysql_options(given: Mapping[str, str]) -> MysqlOptions:
-    values = sink_values(FORMAT, given, OPTIONS, prefix=PREFIX)
+def mysql_options(options: Mapping[str, str]) -> MysqlOptions:
+    values = sink_values(FORMAT, options, OPTIONS, prefix=PREFIX)
     connect: dict[str, str | int | bool] = {}
-    for option, value in given.items():
+    for option, value in options.items():
         name = option.lower().removeprefix(PREFIX)
         if name == option.lower():
             continue

@@ -106,8 +106,8 @@ class MysqlSink(TransactionalSink[Any]):
         with session(self.options) as cursor:
             cursor.execute(f"SET TRANSACTION ISOLATION LEVEL READ {level}")
             cursor.execute(f"SELECT holder FROM {self._markers} WHERE marker_key = %s", (key,))
-            found = cursor.fetchone()
-            return found and bytes(found[0])
+            row = cursor.fetchone()
+            return row and bytes(row[0])
 
     def write_rows(self, transaction: Any, rows: pa.RecordBatch) -> None:
         self.table.write(transaction, rows)
@@ -153,12 +153,12 @@ def read_markers(options: MysqlOptions) -> list[Marker]:
         if not exists(cursor, markers):
             return []
         cursor.execute(f"SELECT marker_key, marker FROM {markers}")
-        found = []
+        own_markers = []
         for key, text in ((bytes(row[0]).decode(), row[1]) for row in cursor.fetchall()):
             marker = Stored.from_text(bytes(text).decode(), key).marker
             if marker is not None and marker.sink == options.name:
-                found.append(marker)
-        return found
+                own_markers.append(marker)
+        return own_markers
 
 
 def _markers_table(cursor: Any, options: MysqlOptions) -> str:

@@ -137,17 +137,17 @@ class MysqlTable:
             raise changed_columns(self.options.table)
 
     def _values(self, rows: pa.RecordBatch) -> list[list[Any]]:
-        found = []
+        converted = []
         for column, values in zip(self.columns, rows.columns, strict=True):
             try:
-                found.append(column.values(values))
+                converted.append(column.values(values))
             except Unsuitable as why:
                 record = next(each for each in _singly(rows) if _unfit(column, each))
                 raise rejected_record(
                     f"Table {self.options.table}, column {column.name!r}: {why}. The record is "
                     f"{shown_record(record)}."
                 ) from None
-        return found
+        return converted
 
     def _chunks(self, literals: Sequence[bytes]) -> Iterator[list[bytes]]:
         """Divide the literals of rows, so that no statement is too long for the server."""
@@ -205,7 +205,7 @@ def _unfit(column: MysqlColumn, row: pa.RecordBatch) -> bool:
 
 def _definition(cursor: Any, table: str, options: MysqlOptions) -> bytes:
     """Lock a table and the markers against DDL, and return a hash of their definitions."""
-    tables, found = (table, str(options.markers)), blake2b(digest_size=16)
+    tables, hasher = (table, str(options.markers)), blake2b(digest_size=16)
     cursor.execute(f"SELECT 1 FROM {', '.join(tables)} LIMIT 0")
     for name in tables:
         cursor.execute(f"SHOW CREATE TABLE {name}")
@@ -215,8 +215,8 @@ def _definition(cursor: Any, table: str, options: MysqlOptions) -> bytes:
                 f"A temporary table of this session hides table {name}, and the server would drop "
                 "it with all rows. Do not create temporary tables in init_connect."
             )
-        found.update(statement.encode())
-    return found.digest()
+        hasher.update(statement.encode())
+    return hasher.digest()
 
 
 def find_table(
@@ -239,17 +239,17 @@ def find_table(
     for each in (options.table, str(options.markers)):
         exists(cursor, each)
     _check_markers(cursor, str(options.markers))
-    there = _columns(cursor, (database, table))
+    by_name = _columns(cursor, (database, table))
     names = [name for name, _ in columns]
     check_deciding(options, names)
-    check_names(options.table, {name: bool(c.is_required) for name, c in there.items()}, names)
+    check_names(options.table, {name: bool(c.is_required) for name, c in by_name.items()}, names)
     for name, spark in columns:
         with fitting_column(name, options.table):
-            there[name].check(spark)
+            by_name[name].check(spark)
             if name in options.key:
-                check_key_type(there[name].kind)
+                check_key_type(by_name[name].kind)
     if options.key:
-        _check_key(cursor, options, (database, table), there)
+        _check_key(cursor, options, (database, table), by_name)
     cursor.execute("SELECT @@max_allowed_packet")
     return MysqlTable(
         options=options,
@@ -258,7 +258,7 @@ def find_table(
         stream=tuple(columns),
         definition=definition,
         columns=tuple(
-            replace(there[name], is_nullable=False) if name in options.key else there[name]
+            replace(by_name[name], is_nullable=False) if name in options.key else by_name[name]
             for name in names
         ),
     )
@@ -267,10 +267,10 @@ def find_table(
 def crash_risk(cursor: Any) -> tuple[str, str] | None:
     """Return what a crash can take of commits, and what to change, or None if nothing."""
     cursor.execute(_DURABLE)
-    found = dict(cursor.fetchall())
-    if found.pop("log_bin", "OFF") == "OFF":
-        found.pop("sync_binlog", None)
-    weak = [f"{name}={value}" for name, value in sorted(found.items()) if value != "1"]
+    settings = dict(cursor.fetchall())
+    if settings.pop("log_bin", "OFF") == "OFF":
+        settings.pop("sync_binlog", None)
+    weak = [f"{name}={value}" for name, value in sorted(settings.items()) if value != "1"]
     if not weak:
         return None
     return (
@@ -283,9 +283,9 @@ def crash_risk(cursor: Any) -> tuple[str, str] | None:
 def exists(cursor: Any, name: str) -> bool:
     """Return whether a table exists. Raise ConfigError if it is not an ordinary InnoDB table."""
     cursor.execute(_TABLE, located(cursor, name))
-    if (found := cursor.fetchone()) is None:
+    if (row := cursor.fetchone()) is None:
         return False
-    engine, kind = found
+    engine, kind = row
     if kind not in _ROWS_IN:
         raise ConfigError(
             f"{name} is not a table, but a {kind.lower()}. Give the option the name of a table."
@@ -320,23 +320,23 @@ def _columns(cursor: Any, place: tuple[str, str]) -> dict[str, MysqlColumn]:
 
 
 def _unique_indexes(
-    cursor: Any, place: tuple[str, str], there: dict[str, MysqlColumn]
+    cursor: Any, place: tuple[str, str], columns: dict[str, MysqlColumn]
 ) -> dict[str, set[tuple[str, Any]]]:
     """Return the columns of each unique index, each with the length of its prefix or None."""
     cursor.execute(_UNIQUE, place)
     indexes: dict[str, set[tuple[str, Any]]] = {}
     for index, column, prefix in cursor.fetchall():
         # MariaDB adds the end of a row's validity, which is the same for all current rows.
-        if column not in there or there[column].computed_by != "ROW END":
+        if column not in columns or columns[column].computed_by != "ROW END":
             indexes.setdefault(index, set()).add((column, prefix))
     return indexes
 
 
 def _check_markers(cursor: Any, name: str) -> None:
-    there = _columns(cursor, place := located(cursor, name))
-    kinds = {there[each].kind if each in there else None for each in _MARKERS}
+    columns = _columns(cursor, place := located(cursor, name))
+    kinds = {columns[each].kind if each in columns else None for each in _MARKERS}
     key = {("marker_key", None)}
-    if kinds != {"varbinary"} or key not in _unique_indexes(cursor, place, there).values():
+    if kinds != {"varbinary"} or key not in _unique_indexes(cursor, place, columns).values():
         raise ConfigError(
             f"Table {name} cannot hold markers. It needs the columns {', '.join(_MARKERS)} of type "
             "VARBINARY, and the primary key marker_key. Change it, or name another table in the "
@@ -345,10 +345,10 @@ def _check_markers(cursor: Any, name: str) -> None:
 
 
 def _check_key(
-    cursor: Any, options: MysqlOptions, place: tuple[str, str], there: dict[str, MysqlColumn]
+    cursor: Any, options: MysqlOptions, place: tuple[str, str], by_name: dict[str, MysqlColumn]
 ) -> None:
     """Raise ConfigError unless the key is the table's only unique index, and keeps values apart."""
-    indexes = _unique_indexes(cursor, place, there)
+    indexes = _unique_indexes(cursor, place, by_name)
     wanted = {(name, None) for name in options.key}
     if wanted not in indexes.values():
         raise ConfigError(
@@ -362,7 +362,7 @@ def _check_key(
         )
     cursor.execute(_COLLATION)
     kept = (cursor.fetchone() or (None,))[0]
-    for column in (there[name] for name in (*options.key, options.version) if name is not None):
+    for column in (by_name[name] for name in (*options.key, options.version) if name is not None):
         if column.collation not in (None, kept):
             raise ConfigError(
                 f"Column {column.name!r} of the options key and version has the collation "

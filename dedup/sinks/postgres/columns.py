@@ -110,8 +110,8 @@ def encoding(spark: str, kind: str, modifier: int) -> Encoding:
         return Encoding(_decimal(spark, modifier), kind)
     if kind == "enum" and plain_type(spark) == "string":
         return Encoding(pa.string(), kind)
-    found = _SCALARS.get(plain_type(spark), {}).get(kind)
-    if found is None:
+    arrow = _SCALARS.get(plain_type(spark), {}).get(kind)
+    if arrow is None:
         wanted = ", ".join(_wanted(spark)) or "none that this sink knows"
         raise Unsuitable(f"it is {spark}, and there {kind}; without loss it goes into {wanted}")
     if kind.startswith("timestamp") and modifier not in (-1, 6):
@@ -119,7 +119,7 @@ def encoding(spark: str, kind: str, modifier: int) -> Encoding:
     if kind == "interval" and modifier != -1:
         raise Unsuitable("the table keeps less of it than Spark has; make it a plain interval")
     is_limited = kind == "character varying" and modifier != -1
-    return Encoding(found, kind, modifier - _LENGTH_OFFSET if is_limited else None)
+    return Encoding(arrow, kind, modifier - _LENGTH_OFFSET if is_limited else None)
 
 
 def check_compared(kind: str, *, in_key: bool) -> None:

@@ -47,8 +47,8 @@ def connected(dsn: str, timeout_s: float) -> Connection:
     library = psycopg_library()
 
     def connect() -> Connection:
-        given = library.conninfo.conninfo_to_dict(dsn)
-        defaults = {name: value for name, value in _SESSION.items() if name not in given}
+        settings = library.conninfo.conninfo_to_dict(dsn)
+        defaults = {name: value for name, value in _SESSION.items() if name not in settings}
         made: Connection = library.connect(
             dsn, **defaults, client_encoding="UTF8", prepare_threshold=None
         )
@@ -90,8 +90,8 @@ def refuse_read_only(connection: Connection, settings: str = "") -> None:
     The error is a ConfigError if the role, the database or the DSN says so. Otherwise it is a
     SinkError, because a server may become the primary, and a new connection may find another one.
     """
-    asked = connection.execute(f"SHOW transaction_read_only; {settings}".encode())
-    if asked.fetchone() == ("off",):
+    cursor = connection.execute(f"SHOW transaction_read_only; {settings}".encode())
+    if cursor.fetchone() == ("off",):
         return
     is_standby, source = connection.execute(_WHY_READ_ONLY).fetchone() or (True, "")
     connection.close()

@@ -56,5 +56,5 @@ def postgres_sink(
         If the extra ``postgres`` is not installed.
     """
     psycopg_library()
-    given = {"dsn": dsn, **database_texts(table, mode, key, version)}
-    return SinkFunction.of(POSTGRES, checkpoint, given, options)
+    texts = {"dsn": dsn, **database_texts(table, mode, key, version)}
+    return SinkFunction.of(POSTGRES, checkpoint, texts, options)

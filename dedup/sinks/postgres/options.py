@@ -37,5 +37,5 @@ class PostgresOptions(DatabaseOptions):
     quarantine: str | None
 
 
-def postgres_options(given: Mapping[str, str]) -> PostgresOptions:
-    return PostgresOptions(**sink_values(FORMAT, given, OPTIONS))
+def postgres_options(options: Mapping[str, str]) -> PostgresOptions:
+    return PostgresOptions(**sink_values(FORMAT, options, OPTIONS))

@@ -134,8 +134,8 @@ class TargetTable:
         """
         if _definition(connection, self.options, self.name) == self.definition:
             return
-        found = find_table(connection, self.options, self.stream)
-        if replace(found, definition=self.definition) != self:
+        current = find_table(connection, self.options, self.stream)
+        if replace(current, definition=self.definition) != self:
             raise changed_columns(self.options.table)
 
     def merge_from(self, source: str, where: str = "") -> str:
@@ -184,13 +184,13 @@ def find_table(
     # Ask for the hash first, so that a later change is not missed.
     definition = _definition(connection, options, name)
     _check_tables(connection, _tables(options, name))
-    there = {row[0]: row[1:] for row in connection.execute(_COLUMNS, [name])}
+    table_columns = {row[0]: row[1:] for row in connection.execute(_COLUMNS, [name])}
     names = [column for column, _ in columns]
-    check_names(table, {column: found[2] for column, found in there.items()}, names)
+    check_names(table, {column: details[2] for column, details in table_columns.items()}, names)
     check_deciding(options, names)
     encodings = []
     for column, spark in columns:
-        base, modifier, _ = there[column]
+        base, modifier, _ = table_columns[column]
         with fitting_column(column, table):
             encode = encoding(spark, base, modifier)
             if column in (*key, options.version):
@@ -214,14 +214,14 @@ def _tables(options: PostgresOptions, name: str) -> list[str]:
 
 
 def _definition(connection: Connection, options: PostgresOptions, name: str) -> int:
-    [(found,)] = connection.execute(_HASH, {"tables": _tables(options, name)}).fetchall()
-    return int(found)
+    [(digest,)] = connection.execute(_HASH, {"tables": _tables(options, name)}).fetchall()
+    return int(digest)
 
 
 def _check_tables(connection: Connection, tables: Sequence[str]) -> None:
-    found = connection.execute(_UNSAFE, {"tables": tables}).fetchone()
-    if found is not None:
-        table, part, kind = found
+    unsafe = connection.execute(_UNSAFE, {"tables": tables}).fetchone()
+    if unsafe is not None:
+        table, part, kind = unsafe
         what = f"Partition {part} of table" if part else "Table"
         why = _REFUSED.get(kind, "is not a table. Name a table").format(part or table)
         raise ConfigError(f"{what} {table} {why}, and start the query again.")
@@ -229,14 +229,14 @@ def _check_tables(connection: Connection, tables: Sequence[str]) -> None:
 
 def _check_key(connection: Connection, table: str, key: Sequence[str]) -> None:
     columns = ", ".join(map(quoted, key))
-    found = connection.execute(_KEY_INDEXES, {"table": table, "key": list(key)}).fetchone()
-    if found is None:
+    row = connection.execute(_KEY_INDEXES, {"table": table, "key": list(key)}).fetchone()
+    if row is None:
         raise ConfigError(
             f"Table {table} has no unique index over the key ({columns}). One with WHERE, an "
             f"expression or DEFERRABLE does not count. Run ALTER TABLE {table} ADD PRIMARY KEY "
             f"({columns}), and start the query again."
         )
-    index, column, how = found
+    index, column, how = row
     if column is not None:
         raise ConfigError(
             f"The unique index {index} over the key of table {table} compares by {how}, which may "
@@ -255,13 +255,13 @@ def full_name(connection: Connection, table: str) -> str:
 
 
 def _find(connection: Connection, table: str) -> tuple[str, str]:
-    found: tuple[str, str] | None = connection.execute(_FIND, [table]).fetchone()
-    if found is None:
+    row: tuple[str, str] | None = connection.execute(_FIND, [table]).fetchone()
+    if row is None:
         raise ConfigError(
             f"Table {table} does not exist at this dsn, or this user may not see it. Create it "
             "(dedup.sinks.postgres_ddl writes the statement), or correct the option table."
         )
-    return found
+    return row
 
 
 def make_own_table(
