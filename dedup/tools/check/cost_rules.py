@@ -136,8 +136,8 @@ def arrow_batches(facts: Facts) -> Assessment | None:
     """
     if not facts.row_bytes:
         return None
-    given = facts.settings.get(_ARROW_RECORDS, str(_ARROW_RECORDS_DEFAULT))
-    rows = float(whole_number(given) or "inf")  # Spark takes 0 and less for no limit
+    max_records = facts.settings.get(_ARROW_RECORDS, str(_ARROW_RECORDS_DEFAULT))
+    rows = float(whole_number(max_records) or "inf")  # Spark takes 0 and less for no limit
     if not facts.local and facts.batch_records_max and facts.shards:
         # On a cluster the second pass may get all rows of a shard in one batch.
         rows = max(rows, facts.batch_records_max / facts.shards)

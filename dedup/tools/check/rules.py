@@ -37,7 +37,7 @@ def safety_settings(facts: Facts) -> list[Assessment]:
     """Reject settings under which Spark itself does not keep state correctly."""
     values = {name: facts.setting(name, "true") for name in _SAFETY}
     missing = [name for name, value in values.items() if value is None]
-    found = [
+    assessments = [
         breaks(
             f"{name} is {value}: {_SAFETY[name]}. The operator refuses to start with it.",
             f"{name}=true",
@@ -47,13 +47,13 @@ def safety_settings(facts: Facts) -> list[Assessment]:
         if facts.enabled(name) is False
     ]
     if missing:
-        found.append(
+        assessments.append(
             unknown(
                 f"Not known: {' and '.join(missing)}. The default, true, is right. The operator "
                 f"refuses to start with anything else. {HOW_SETTINGS}"
             )
         )
-    return found or [fine(f"{' and '.join(_SAFETY)} are true.")]
+    return assessments or [fine(f"{' and '.join(_SAFETY)} are true.")]
 
 
 def commit_validation(facts: Facts) -> Assessment:

@@ -231,7 +231,7 @@ def segments_of(
         for number, shard in memory.shards.items()
         if memory.certain
     }
-    found = []
+    segments = []
     for key in sorted({*sizes, *live}):
         kinds = sizes.get(key, {})
         if not kinds.keys() & {"segment", "sidecar"} and key not in live:
@@ -248,7 +248,7 @@ def segments_of(
             standing = LOSS_ACCEPTED
         else:
             standing = ORPHAN if known.complete else UNKNOWN
-        found.append(
+        segments.append(
             Segment(
                 query_id=query_id,
                 shard=key[0],
@@ -260,4 +260,4 @@ def segments_of(
                 loss_accepted=accepted,
             )
         )
-    return found
+    return segments

@@ -171,13 +171,13 @@ def verify_objects(
     """
     files = catalog_files(root, query_id)
     shards, problem = _certificate(root, query_id)
-    found = [(certificate_path(query_id), problem)]
+    problems = [(certificate_path(query_id), problem)]
     for file in files:
         # Skip the mark of a run's last commit, which has no content.
         if file.parsed.kind in _CHECKS and file.parsed.through_epoch is None:
-            found.append((file.name, _problem(root, file)))
+            problems.append((file.name, _problem(root, file)))
     adopted = {file.parsed.shard for file in files if file.parsed.kind == "adopted"}
-    found += (
+    problems += (
         (
             shard_path(query_id, shard, ADOPTED_FILE),
             "missing, though other shards have one: run adopt again",
@@ -187,10 +187,10 @@ def verify_objects(
     )
     names = {file.name for file in files}
     for shard, state in (states or {}).items():
-        found += (
+        problems += (
             (name, why) for name, why in _required(query_id, shard, state) if name not in names
         )
-    return [ObjectProblem(query_id, name, why) for name, why in found if why]
+    return [ObjectProblem(query_id, name, why) for name, why in problems if why]
 
 
 def _certificate(root: Root, query_id: str) -> tuple[int, str]:

@@ -117,9 +117,9 @@ def judge(
     silent_ms = now_ms - max(heard_ms or last[-1].at_ms, last[-1].at_ms if last else 0)
     if not alive and silent_ms > (_patience_ms(last) if pause_ms is None else 2 * pause_ms):
         return verdict(Status.STOPPED, f"silent for {span(silent_ms)}")
-    found = concerns(samples)
-    status = found[0].status if found else Status.OK
-    reason = "; ".join(map(str, found)) or _well(last, _of_checkpoint(samples)[-HISTORY:])
+    active = concerns(samples)
+    status = active[0].status if active else Status.OK
+    reason = "; ".join(map(str, active)) or _well(last, _of_checkpoint(samples)[-HISTORY:])
     if pause_ms is not None:
         return verdict(status, f"between two runs; {reason}")
     return verdict(status, reason + _quiet(last, now_ms, silent_ms))
@@ -161,14 +161,14 @@ def concerns(samples: Sequence[TimedBatch]) -> list[Concern]:
     """Return the problems in a query's last micro-batches, the worst first."""
     last = _window(samples)
     lag = _lag(last, _of_checkpoint(samples)[-HISTORY:]) if _shows_lag(last) else None
-    found = [] if lag is None else [lag]
+    active = [] if lag is None else [lag]
     for status, why in (
         (Status.FUTURE, "have a timestamp in the future, and count as now"),
         (Status.LATE, "are late"),
     ):
         if share := share_of(status.lower(), _for_shares(samples, len(last))):
-            found.append(Concern(status, f"{share:.0%} of the records {why}"))
-    return found
+            active.append(Concern(status, f"{share:.0%} of the records {why}"))
+    return active
 
 
 def _for_shares(samples: Sequence[TimedBatch], window: int) -> list[AnyMetrics]:

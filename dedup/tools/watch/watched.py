@@ -149,12 +149,12 @@ class Watched:
         """
         first = min((batch.batch_id for _, batch in self.batches), default=0)
         recent = [one for one in self.sink_history if one.batch_id >= first]
-        found: dict[str, dict[str, int | None]] = {}
+        by_sink: dict[str, dict[str, int | None]] = {}
         for sink in dict.fromkeys(one.sink for one in recent):
             own = [one for one in recent if one.sink == sink]
             sums = {name: total(getattr(one, name) for one in own) for name in SINK_COUNTS}
-            found[sink] = {"batches": len(own), **sums}
-        return found
+            by_sink[sink] = {"batches": len(own), **sums}
+        return by_sink
 
     def totals(self) -> dict[str, int]:
         return {name: sum(getattr(batch, name) for batch in self.of_sequences) for name in TOTALS}
