@@ -58,14 +58,14 @@ def fingerprint() -> str:
     java = _java()
     files = [java, java.parent.parent / "lib" / "server" / "libjvm.so"]
     files += sorted(Path(_find_spark_home(), "jars").glob("*.jar"))
-    found = [(str(p), (s := p.stat()).st_size, s.st_mtime_ns) for p in files if p.exists()]
-    return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
+    stats = [(str(p), (s := p.stat()).st_size, s.st_mtime_ns) for p in files if p.exists()]
+    return hashlib.sha256(repr(stats).encode()).hexdigest()[:16]
 
 
 def _java() -> Path:
     home = os.environ.get("JAVA_HOME")
-    found = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
-    return found.resolve()
+    java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
+    return java.resolve()
 
 
 def _name(size_bytes: int) -> str:

@@ -60,8 +60,8 @@ def explain(error: BaseException) -> Failure:
     kind = type(error).__name__
     remedy = "local-disk" if "No space left on device" in text else None
     if isinstance(error, OSError):
-        if "No usable temporary directory" in (said := error.strerror or ""):
-            return _no_temporary_folder(said)
+        if "No usable temporary directory" in (reason := error.strerror or ""):
+            return _no_temporary_folder(reason)
         code = FAILED if error.errno in _PERMANENT else code
         name = f" ({error.filename})" if error.filename else ""
         text = without_secrets(f"{error.strerror or error}{name}", {})

@@ -81,7 +81,7 @@ def _runs(folder: Path) -> list[RunOptions]:
     (folder / "csv").mkdir()
     pa.csv.write_csv(some, folder / "csv" / "some.csv")
 
-    def options(name: str, **given: Any) -> RunOptions:
+    def options(name: str, **extra: Any) -> RunOptions:
         return RunOptions.make(
             id=("event_id",),
             horizon=format_ms(made.HORIZON_MS),
@@ -89,7 +89,7 @@ def _runs(folder: Path) -> list[RunOptions]:
             duplicates=folder / name / "duplicates",
             driver_memory="1g",
             files_per_trigger=made.FILES // 2,
-            **given,
+            **extra,
         )
 
     return [

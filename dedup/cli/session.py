@@ -213,10 +213,10 @@ def _let_java_use(folder: str) -> None:
 
     Java ignores TMPDIR. Every other way to set ``java.io.tmpdir`` overrides this variable.
     """
-    given = os.environ.get("JAVA_TOOL_OPTIONS", "")
-    if folder != "/tmp" and "-Djava.io.tmpdir=" not in given:
+    java_options = os.environ.get("JAVA_TOOL_OPTIONS", "")
+    if folder != "/tmp" and "-Djava.io.tmpdir=" not in java_options:
         option = shlex.quote(f"-Djava.io.tmpdir={folder}")  # Java reads the quotes of a shell
-        os.environ["JAVA_TOOL_OPTIONS"] = f"{option} {given}".strip()
+        os.environ["JAVA_TOOL_OPTIONS"] = f"{option} {java_options}".strip()
 
 
 def _java_options(is_idle: bool, archive_to: Path | None) -> Iterator[str]:
@@ -279,9 +279,9 @@ def last_line(log: Path) -> str:
 def _lacking(log: Path) -> str | None:
     """Return what Spark lacks on this machine, or None if the log does not show it."""
     text = _content(log)
-    if found := re.search(r"Failed to create a temp directory \(under (.*)\) after", text):
+    if match := re.search(r"Failed to create a temp directory \(under (.*)\) after", text):
         return (
-            f"Java cannot write temporary files to {found[1]}. Let TMPDIR name a folder that can "
+            f"Java cannot write temporary files to {match[1]}. Let TMPDIR name a folder that can "
             "be written. If java.io.tmpdir or SPARK_LOCAL_DIRS name another one, correct them."
         )
     signs = ("JAVA_HOME is not set", "/bin/java: ", "UnsupportedClassVersionError")

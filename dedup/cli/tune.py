@@ -68,14 +68,14 @@ def tune(flags: TuneFlags) -> Done:
 
 
 def _measured(flags: TuneFlags, tell: Progress) -> Tuning:
-    given = {field.name: getattr(flags, field.name) for field in fields(TuneOptions)}
+    values = {field.name: getattr(flags, field.name) for field in fields(TuneOptions)}
     read_options = tuple(sorted(pairs(flags.read_option, "--read-option").items()))
     if flags.log is not None:
-        given["log"] = log_of(flags.log)
+        values["log"] = log_of(flags.log)
     if flags.sample is not None:
         if not flags.id:
             raise ConfigError("--sample needs --id: the column of the record ID.")
-        given["sample"] = partial(
+        values["sample"] = partial(
             read_sample,
             input=flags.sample,
             id=tuple(flags.id),
@@ -87,7 +87,7 @@ def _measured(flags: TuneFlags, tell: Progress) -> Tuning:
             order_files=flags.order_files,
             read_options=read_options,
         )
-    options = TuneOptions(**given)
+    options = TuneOptions(**values)
     if flags.html is not None:
         report.check_extra()
         check_writable(flags.html)

@@ -180,8 +180,8 @@ class Drain:
         schema = self.columns.jsonValue()
         if last is not None:
             # Without --schema, keep the earlier schema and the options that were inferred with it.
-            given = last.options if options.schema is None else options.fixed()
-            self.record = replace(last, options=given, schema=schema, rules=options.rules())
+            recorded = last.options if options.schema is None else options.fixed()
+            self.record = replace(last, options=recorded, schema=schema, rules=options.rules())
         else:
             self.record = Record(
                 options=options.fixed(),

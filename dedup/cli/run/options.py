@@ -257,8 +257,8 @@ class RunOptions:
     def for_operator(self) -> dict[str, Any]:
         """Return the given options that go to `dedup_by_id` unchanged."""
         taken = [name for name, each in OPTIONS.items() if "for_operator" in each.metadata]
-        given = {name: value for name in taken if (value := getattr(self, name)) is not None}
-        return given | ({"idle_timeout": None} if self.idle_timeout == "never" else {})
+        values = {name: value for name in taken if (value := getattr(self, name)) is not None}
+        return values | ({"idle_timeout": None} if self.idle_timeout == "never" else {})
 
     def to_json(self) -> dict[str, Any]:
         return {name: _plain(name, value) for name, value in asdict(self).items()}
@@ -352,8 +352,8 @@ class RunFlags(QuietFlags):
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
         """Return flags from the values that typer read. Options of the run get their own dict."""
-        given = {name: values.pop(name) for name in OPTIONS}
-        return cls(given=given, **values)
+        options = {name: values.pop(name) for name in OPTIONS}
+        return cls(given=options, **values)
 
     @classmethod
     def parameters(cls) -> Iterator[Parameter]:
@@ -370,11 +370,11 @@ class RunFlags(QuietFlags):
 
     def options(self) -> RunOptions:
         read = sorted(pairs(self.given["read_options"], "--read-option").items())
-        given = {
+        values = {
             name: tuple(value or ()) if OPTIONS[name].default == () or name == "id" else value
             for name, value in self.given.items()
         }
-        return RunOptions.make(**given | {"read_options": tuple(read)})
+        return RunOptions.make(**values | {"read_options": tuple(read)})
 
 
 def local_folder(option: str, value: str | Path) -> Path:

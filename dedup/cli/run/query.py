@@ -39,8 +39,8 @@ def schema_of(spark: SparkSession, job: Job, inference: Inference) -> T.StructTy
         assert recorded is not None
         schema = recorded
     for name in ("id", "timestamp", "source_partition", "order_by", "check_payload"):
-        given = getattr(options, name) or ()
-        for column in (given,) if isinstance(given, str) else given:
+        columns = getattr(options, name) or ()
+        for column in (columns,) if isinstance(columns, str) else columns:
             if column.lower() not in map(str.lower, schema.names):
                 nearest = difflib.get_close_matches(column, schema.names, n=8, cutoff=0.0)
                 near = ", ".join(map(repr, nearest))

@@ -113,8 +113,8 @@ def check_same(options: RunOptions, record: Record) -> None:
     before = DEFAULTS | record.options | {"shards": record.shards}
     # `check_new_schema` compares --schema. With --schema the inference of types no longer matters.
     ignored = {"schema"} if options.schema is None else {"schema", "infer"}
-    for given in (now, before):
-        given["read_options"] = with_meaning(given["read_options"], options.file_format)
+    for values in (now, before):
+        values["read_options"] = with_meaning(values["read_options"], options.file_format)
     for name, value in now.items():
         if name in ignored or before.get(name) == value or _is_moved(name, options, record):
             continue
@@ -178,7 +178,7 @@ def unfinished_batch(options: RunOptions) -> int | None:
 def is_published(batch_id: int, options: RunOptions, record: Record) -> bool:
     """Return whether a micro-batch is in an output folder of the last run or of this run."""
     rules = (DEFAULTS | record.rules, options.rules())
-    beside = {given[name] for given in rules for name in ("duplicates", "bad_records")}
+    beside = {rule[name] for rule in rules for name in ("duplicates", "bad_records")}
     folders = [Path(folder) for folder in beside - {None, "error", "skip"}]
     return any(batch_id in published_batches(folder) for folder in (options.output, *folders))
 

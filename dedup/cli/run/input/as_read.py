@@ -120,7 +120,7 @@ def move_input(options: RunOptions, note: Callable[[str], None]) -> None:
     Raises ConfigError, and changes nothing, if INPUT does not hold the same files, or if a killed
     run must be finished first.
     """
-    record, new, given = Record.read(options.output), options.input, options.moved_from
+    record, new, moved_from = Record.read(options.output), options.input, options.moved_from
     log, as_read = FileLog(options.checkpoint), FilesAsRead(options.output)
     if record is not None and record.options["input"] == str(new):
         for path in log.taken:
@@ -131,13 +131,13 @@ def move_input(options: RunOptions, note: Callable[[str], None]) -> None:
                     "and its --moved-from."
                 )
         return
-    if given is None:
+    if moved_from is None:
         return
     if record is None:
         raise _refused(f"--moved-from has no meaning: no run has written to {options.output} yet.")
     old = Path(record.options["input"])
-    if old not in (given, given.resolve()):
-        raise _refused(f"--moved-from {given}: INPUT was {old}. Give that.")
+    if old not in (moved_from, moved_from.resolve()):
+        raise _refused(f"--moved-from {moved_from}: INPUT was {old}. Give that.")
     if old.is_relative_to(new) or new.is_relative_to(old):
         raise _refused(
             f"One of {old} and INPUT {new} contains the other. Move the files elsewhere."

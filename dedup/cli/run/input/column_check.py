@@ -130,8 +130,8 @@ class ColumnCheck:
     def _file_mismatches(self, paths: Sequence[Path]) -> Iterator[Mismatch]:
         known, folders = self._columns.fields, self._job.files.partitions
         own = T.StructType([field for field in known if field.name.lower() not in folders])
-        found = self._columnar(paths) if self._format in COLUMNAR else self._text(own, paths)
-        for path, columns, shape in found:
+        inferred = self._columnar(paths) if self._format in COLUMNAR else self._text(own, paths)
+        for path, columns, shape in inferred:
             # Only the reader of JSON distinguishes upper and lower case in names.
             every = changes(own, columns, exact=self._format == "json")
             differ = tuple(c for c in every if c.kind in _KINDS.get(self._format, _KINDS_COLUMNAR))
@@ -143,10 +143,12 @@ class ColumnCheck:
         if self._format == "csv":
             with ThreadPoolExecutor(self._job.options.cores) as pool:
                 headers = pool.map(partial(self._header, own), paths)
-                names = {path: given for path, given in zip(paths, headers, strict=True) if given}
+                names = {
+                    path: header for path, header in zip(paths, headers, strict=True) if header
+                }
         shapes = self._inference.shapes([*names])
-        for (path, given), shape in zip(names.items(), shapes, strict=True):
-            yield path, self._inference.columns([shape], given), shape
+        for (path, header), shape in zip(names.items(), shapes, strict=True):
+            yield path, self._inference.columns([shape], header), shape
 
     def _columnar(self, paths: Sequence[Path]) -> Iterator[_Found]:
         inferred: dict[bytes, T.StructType] = {}

@@ -100,8 +100,8 @@ def widens(narrow: T.DataType, wide: T.DataType) -> bool:
     return False
 
 
-def check_new_schema(known: T.StructType, given: T.StructType, options: RunOptions) -> None:
-    for change in changes(known, given):
+def check_new_schema(known: T.StructType, new: T.StructType, options: RunOptions) -> None:
+    for change in changes(known, new):
         if change.kind in ("narrower", "other"):
             raise ConfigError(
                 f"--schema makes the column {change.column!r} {type_text(change.now)}, and in "

@@ -144,8 +144,8 @@ def find_files(options: RunOptions, *, by_name: bool = False) -> InputFiles:
 
 
 def file_order(options: RunOptions) -> FileOrder:
-    given = folded(dict(options.read_options))
-    return FileOrder(options.order_files, newest_first=is_true(given, "latestfirst"))
+    read_options = folded(dict(options.read_options))
+    return FileOrder(options.order_files, newest_first=is_true(read_options, "latestfirst"))
 
 
 def _stamps(paths: Iterable[Path]) -> dict[Path, Stamp]:

@@ -127,15 +127,15 @@ class Inference:
     def columns(self, shapes: Iterable[Shape], names: Sequence[str] | None = None) -> T.StructType:
         """Return columns with these names, or with all names in their order."""
         nothing: Shape = {}
-        found = reduce(merged, shapes, nothing)
-        if not isinstance(found, dict):
+        by_name = reduce(merged, shapes, nothing)
+        if not isinstance(by_name, dict):
             raise ConfigError("INPUT has more than 10,000 columns; give --schema with fewer.")
         ids, columns = {name.lower() for name in self._job.options.id}, T.StructType()
-        for name in sorted(found) if names is None else names:
+        for name in sorted(by_name) if names is None else names:
             key = name.lower()
             # A column that folders name too has their values, which are text.
             is_folder = key in self._job.files.partitions
-            shape = None if is_folder else found.get(name if names is None else key)
+            shape = None if is_folder else by_name.get(name if names is None else key)
             columns.add(name, column_type(shape, is_id=key in ids))
         return columns
 
@@ -167,14 +167,14 @@ class Inference:
             if not names:
                 return {}
             form = replace(self._format, columns=pa.schema([(name, pa.string()) for name in names]))
-        found = dict[str, Any]()
+        by_name = dict[str, Any]()
         for rows in good_rows(path, form, number, count, skips_bad=self._skips_bad):
             if self._stop.is_set() or self._closed.is_set():
                 raise KeyboardInterrupt
             for name, texts in zip(rows.schema.names, rows.columns, strict=True):
-                known = found.get(name.lower())
-                found[name.lower()] = types_of(texts, form.spelling, known)
-        return form.records.shape if isinstance(form, JsonTypes) else found
+                known = by_name.get(name.lower())
+                by_name[name.lower()] = types_of(texts, form.spelling, known)
+        return form.records.shape if isinstance(form, JsonTypes) else by_name
 
 
 def types_of(
@@ -195,8 +195,8 @@ def types_of(
                 kept[name] = name
             elif (spelled := _come_back(some, name, spelling)) is not None:
                 kept[name] = spelled
-    found = frozenset(kept.values())
-    return found if known is None else found.intersection(known)
+    types = frozenset(kept.values())
+    return types if known is None else types.intersection(known)
 
 
 def _come_back(texts: pa.StringArray, name: str, spelling: Spelling) -> str | None:

@@ -103,10 +103,10 @@ def listed_files(spark: SparkSession, job: Job, schema: T.StructType) -> SourceF
     options, files = job.options, job.files
     by_spark, text = None, None
     if files.file_format not in COLUMNAR:
-        given, zone = dict(options.read_options), checks.time_zone(spark)
+        read_options, zone = dict(options.read_options), checks.time_zone(spark)
         text = TextSource(
             root=files.root,
-            format=text_format(schema, files.file_format, given, zone, files.partitions),
+            format=text_format(schema, files.file_format, read_options, zone, files.partitions),
             skips_bad=options.bad_records != "error",
         )
     elif files.file_format == "orc":
@@ -132,7 +132,7 @@ def _stream_options(job: Job) -> dict[str, str]:
 
 def read_settings(job: Job) -> dict[str, str]:
     """Return the options of Spark's reader. Spark only lists files of text."""
-    given = dict(job.options.read_options)
+    read_options = dict(job.options.read_options)
     if job.files.file_format not in COLUMNAR:
-        given = listing_options(given)
-    return job.files.reader_options | given
+        read_options = listing_options(read_options)
+    return job.files.reader_options | read_options
