@@ -28,8 +28,8 @@ class CustomSink(SinkHarness):
 
     def __init__(self, sink: Sink, rows: Rows, read: Read, folder: Path, **options: str) -> None:
         self.sink, self._rows, self._read = sink, rows, read
-        given = {name.replace("_", "."): value for name, value in options.items()}
-        self.function = custom_sink(sink, checkpoint=str(folder), options=given)
+        texts = {name.replace("_", "."): value for name, value in options.items()}
+        self.function = custom_sink(sink, checkpoint=str(folder), options=texts)
         self.work = self.function.prepare(from_arrow_schema(rows([0]).schema))
 
     def rows(self, numbers: Sequence[int]) -> pa.RecordBatch:
@@ -42,8 +42,8 @@ class CustomSink(SinkHarness):
 
     def inspected(self, checkpoint: Path | None) -> list[dict[str, Any]]:
         """Return what the sink has published."""
-        found: list[dict[str, Any]] = self.function.inspect().to_json()["sinks"]
-        return found
+        sinks: list[dict[str, Any]] = self.function.inspect().to_json()["sinks"]
+        return sinks
 
     def forget(self) -> None:
         """Forget what this process owns, as if it had just started."""

@@ -89,8 +89,8 @@ def check_sink(
     for name, test in inspect.getmembers(SinkContract, inspect.isfunction):
         with _case(f"SinkContract.{name}") as folder:
             output = custom_output(new_sink(), rows, read, folder, shared=shared, repeats=repeats)
-            assert not (found := output.start().numbers()), (
-                f"new_sink must return a new and empty output each time: read finds {dict(found)}"
+            assert not (numbers := output.start().numbers()), (
+                f"new_sink must return a new and empty output each time: read finds {dict(numbers)}"
             )
             test(SinkContract(), output)
 
@@ -98,8 +98,8 @@ def check_sink(
     def query(name: str, more: int = 1) -> Iterator[_SinkQuery]:
         with _case(name) as folder:
             start = Start(new_sink(), rows, folder, updates)
-            yield (found := _SinkQuery(start, read, processes, repeats))
-            found.end(more)
+            yield (sink_query := _SinkQuery(start, read, processes, repeats))
+            sink_query.end(more)
 
     with Processes([type(sink), rows]) as processes:
         # The first one takes longer, and ends with an update whose version has one digit more.
@@ -138,8 +138,8 @@ def _case(name: str) -> Iterator[Path]:
         return
     except (Exception, pytest.fail.Exception) as error:
         of_sink = isinstance(error, AssertionError | pytest.fail.Exception)
-        told = str(error) if of_sink else f"{type(error).__name__}: {error}"
-        raise AssertionError(f"{name}: {told}") from error
+        reason = str(error) if of_sink else f"{type(error).__name__}: {error}"
+        raise AssertionError(f"{name}: {reason}") from error
 
 
 @dataclass
@@ -163,14 +163,14 @@ class _SinkQuery:
     def kill(self, step: SinkStep) -> None:
         """Kill a start at a step; check that readers see each transaction whole, or not at all."""
         self._strike(step, signal.SIGKILL)
-        found = self._numbers()
+        copies = self._numbers()
         is_whole = isinstance(self.first.sink, TransactionalSink)
         for batch_id in range(self.first.batches if is_whole else 0):
             for numbers in self.first.slices(batch_id):
                 # An update may have replaced a number.
-                seen = {found[n] + found[n + UPDATE] for n in numbers}
+                seen = {copies[n] + copies[n + UPDATE] for n in numbers}
                 assert seen in ({0}, {1}), (
-                    f"readers see part of a transaction of micro-batch {batch_id}: {dict(found)} "
+                    f"readers see part of a transaction of micro-batch {batch_id}: {dict(copies)} "
                     "(number: copies)"
                 )
 
@@ -205,9 +205,9 @@ class _SinkQuery:
         assert struck.was_struck(), _OTHER_PATH
         return struck
 
-    def _start(self, **given: Any) -> Process:
+    def _start(self, **changes: Any) -> Process:
         self._starts += 1
-        return self.processes.start(replace(self.first, run_id=f"run{self._starts}", **given))
+        return self.processes.start(replace(self.first, run_id=f"run{self._starts}", **changes))
 
     def _ended(self, start: Process) -> Ended:
         ended = start.end()
@@ -218,11 +218,11 @@ class _SinkQuery:
         return Counter(self.read(self.first.sink))
 
     def _check(self, due: Counter[int]) -> None:
-        found = self._numbers()
-        lost, too_many = due - found, found - due
+        copies = self._numbers()
+        lost, too_many = due - copies, copies - due
         wrong = f"lost {dict(lost)}, too many {dict(too_many)} (number: copies)"
-        if self.repeats and found.keys() == due.keys():
+        if self.repeats and copies.keys() == due.keys():
             wrong += f", and {self._reported} rows were reported as sent again"
             assert too_many.total() <= self._reported, wrong
         else:
-            assert found == due, wrong
+            assert copies == due, wrong

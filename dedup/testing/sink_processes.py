@@ -273,17 +273,17 @@ def serve(pipe: Connection) -> None:
     children: set[int] = set()
     with suppress(EOFError):
         while True:
-            asked = pipe.recv()
+            message = pipe.recv()
             children = {pid for pid in children if os.waitpid(pid, os.WNOHANG) == (0, 0)}
-            if isinstance(asked, set):
-                for name in asked:
+            if isinstance(message, set):
+                for name in message:
                     with suppress(Exception):
                         import_module(name)
-                pipe.send(asked - sys.modules.keys())
+                pipe.send(message - sys.modules.keys())
                 continue
             if (pid := os.fork()) == 0:
                 try:
-                    pickle.loads(asked).run()
+                    pickle.loads(message).run()
                     os._exit(0)
                 finally:
                     os._exit(1)

@@ -81,20 +81,20 @@ class SinkHarness(ABC):
 
     def inspected(self, checkpoint: Path | None) -> list[dict[str, Any]]:
         """Return what the sinks of the output have published, from the options of this one."""
-        given = {name: value for name, value in self.given.items() if name != _CHECKPOINT}
+        options = {name: value for name, value in self.given.items() if name != _CHECKPOINT}
         if checkpoint is not None:
-            given[_CHECKPOINT] = str(checkpoint)
-        found: list[dict[str, Any]] = inspect_output(self.format, given).to_json()["sinks"]
-        return found
+            options[_CHECKPOINT] = str(checkpoint)
+        sinks: list[dict[str, Any]] = inspect_output(self.format, options).to_json()["sinks"]
+        return sinks
 
     def forget(self) -> None:  # noqa: B027 - most sinks remember nothing
         """Forget everything that this process knows of the sink, as if it had just started."""
 
     def assert_once(self, count: int) -> None:
         """Raise AssertionError unless a plain reader finds each number below `count` once."""
-        found, due = self.numbers(), once(count)
-        wrong = f"lost {dict(due - found)}, too many {dict(found - due)}"
-        assert found == due, f"{wrong} (number: copies)"
+        copies, due = self.numbers(), once(count)
+        wrong = f"lost {dict(due - copies)}, too many {dict(copies - due)}"
+        assert copies == due, f"{wrong} (number: copies)"
 
 
 @dataclass(frozen=True)
@@ -316,12 +316,12 @@ class SinkContract:
         assert sink.inspected(checkpoint) == []
         sink.batch("run1", 0, [0], [1, 2])
         sink.batch("run1", 1, [3], [4, 5])
-        (found,) = sink.inspected(checkpoint)
-        assert (found["query_id"], found["sink"]) == (sink.query, sink.work.name)
-        assert sum(slot["rows"] for slot in found["slots"] if slot["batch_id"] == 1) == 3
-        assert "micro-batch 2 again, of which nothing is published" in found["restart"]
+        (state,) = sink.inspected(checkpoint)
+        assert (state["query_id"], state["sink"]) == (sink.query, sink.work.name)
+        assert sum(slot["rows"] for slot in state["slots"] if slot["batch_id"] == 1) == 3
+        assert "micro-batch 2 again, of which nothing is published" in state["restart"]
         (without_checkpoint,) = sink.inspected(None)
-        assert without_checkpoint["slots"] == found["slots"]
+        assert without_checkpoint["slots"] == state["slots"]
 
     def test_two_sinks_of_one_query(self, output: SinkOutput) -> None:
         if not output.shared:
