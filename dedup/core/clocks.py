@@ -115,6 +115,8 @@ class Clocks:
     #: Upper bounds of Spark's watermark after the operator, at the start and at the end of the last
     #: micro-batch. None if the option `window_delay` was not set in that micro-batch.
     window_watermarks_ms: tuple[int, int] | None = None
+    #: The last of these bounds, if the option was set before. Spark's watermark never falls.
+    window_floor_ms: int | None = None
 
     def idle_sources(self, policy: Policy) -> frozenset[str]:
         """Return the idle source partitions, which do not hold the low watermark back."""
@@ -159,6 +161,7 @@ class Clocks:
             newest_ms=newest_ms,
             sources=sources,
             window_watermarks_ms=self._advance_window(observed, policy),
+            window_floor_ms=self._window_floor(policy),
         )
         slowest_ms = min(clocks._active(policy), default=(NEVER_MS, ""))[0]
         low_ms = max(self.low_watermark_ms, slowest_ms)
@@ -215,8 +218,17 @@ class Clocks:
             return self.window_watermarks_ms
         # The option is new. The window may have been there before, with the same delay.
         assert policy.window_delay_ms is not None
-        since_ms = max(*FIRST_WINDOW_WATERMARKS_MS, self.newest_ms - policy.window_delay_ms)
+        floor_ms = (
+            FIRST_WINDOW_WATERMARKS_MS[0] if self.window_floor_ms is None else self.window_floor_ms
+        )
+        since_ms = max(floor_ms, self.newest_ms - policy.window_delay_ms)
         return since_ms, since_ms
+
+    def _window_floor(self, policy: Policy) -> int | None:
+        if policy.window_delay_ms is not None:
+            return None
+        before = self.window_watermarks_ms
+        return self.window_floor_ms if before is None else before[1]
 
     def _advance_window(
         self, observed: Mapping[str, Observed], policy: Policy
@@ -282,10 +294,11 @@ class Clocks:
             )
 
     def to_json(self) -> dict[str, Any]:
-        window = self.window_watermarks_ms
+        window, floor_ms = self.window_watermarks_ms, self.window_floor_ms
         return {
             **{name: getattr(self, name) for name in _PARSERS if name not in _OPTIONAL},
             **({} if window is None else {"window_watermarks_ms": list(window)}),
+            **({} if floor_ms is None else {"window_floor_ms": floor_ms}),
             "named_by": list(self.named_by),
             "sources": {
                 name: [c.time_ms, c.last_seen_ms, c.trusted_at_ms, c.silent_batches]
@@ -314,7 +327,7 @@ _PARSERS = {
     "window_watermarks_ms": row(integer, integer),
 }
 #: Fields that are missing if their options were not set.
-_OPTIONAL = ("window_watermarks_ms",)
+_OPTIONAL = ("window_watermarks_ms", "window_floor_ms")
 
 
 def check_sources(count: int) -> None:

@@ -478,7 +478,7 @@ def _options(path: str, folder: Path) -> FilesOptions:
         ({"path": "/o", "file.format": "orc"}, "must be one of parquet, json, csv"),
         ({"path": "/o", "compression": "lzo"}, "must be one of snappy, zstd, gzip, none"),
         ({"path": "/o", "header": "true"}, "Option header is for file.format csv"),
-        ({"path": "/o", "target.file.size": "1TB"}, "must be 1KB to 4GB"),
+        ({"path": "/o", "target.file.size": "1TB"}, "must be .*1.0 KiB to 4.0 GiB"),
         ({"path": "/o", "partitionBy": "a"}, "Did you mean partition.by"),
         ({"path": "/o", "name": "a b"}, "Option name='a b' must be"),
         ({"path": "/o", "partition.by": "a, b,a"}, "must name each column only once"),

@@ -87,8 +87,11 @@ class SparkWatermark:
         """The watermark that a micro-batch left; before the option was set, with its delay."""
         if batch < 0:
             return 0
-        end_ms = self.ends_ms[batch]
-        return max(0, self.newest_ms[batch] - delay_ms) if end_ms is None else end_ms
+        if (end_ms := self.ends_ms[batch]) is not None:
+            return end_ms
+        # It never falls, also if the option was set earlier, with another delay.
+        earlier = (end_ms for end_ms in reversed(self.ends_ms[:batch]) if end_ms is not None)
+        return max(next(earlier, 0), self.newest_ms[batch] - delay_ms)
 
     def end(self, own_ms: int, newest_ms: int, delay_ms: int | None) -> None:
         """A micro-batch ends, in which the window got times up to `own_ms`."""

@@ -102,6 +102,19 @@ def test_a_window_that_is_added_later_starts_from_the_current_watermark() -> Non
     assert window(clocks) == (110, 110)
 
 
+def test_the_watermark_of_a_window_does_not_fall_while_the_option_is_not_set() -> None:
+    """A window that returns with a longer delay still drops what the earlier one would."""
+    longer = replace(WINDOW, window_delay_ms=50)
+    clocks = advance(Clocks(), WINDOW, 10_000, p=100)
+    for _ in range(2):
+        clocks = advance(clocks, EVENT, 10_000, p=110)
+        assert clocks.window_watermarks_ms is None
+        assert window(clocks, longer) == (90, 90)
+        assert Clocks.from_json(json.loads(json.dumps(clocks.to_json()))) == clocks
+    clocks = advance(clocks, longer, 10_000, p=150)
+    assert (window(clocks, longer), clocks.window_floor_ms) == ((90, 100), None)
+
+
 def test_rows_hold_the_watermarks_of_windows_only_if_there_are_any() -> None:
     without = advance(Clocks(), EVENT, 10_000, p=100)
     assert "window_watermarks_ms" not in without.to_json()
