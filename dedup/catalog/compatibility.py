@@ -62,9 +62,13 @@ def check_fit(
     names both values of each different setting, and what to do.
     """
     old_time, new_time = ([one.timestamp_definition] for one in (stored, wanted))
+    changes: tuple[tuple[str, Sequence[Definition], Sequence[Definition]], ...] = (
+        ("ID", stored.id_definitions, wanted.id_definitions),
+        ("timestamp", old_time, new_time),
+    )
+    tokens = [token for change in changes if (token := _token(*change)) is not None]
     texts = [
-        *_change("ID", stored.id_definitions, wanted.id_definitions, accepted),
-        *_change("timestamp", old_time, new_time, accepted),
+        *(text for change in changes for text in _change(*change, accepted, tokens)),
         *_other_changes(stored, wanted),
     ]
     if texts:
@@ -75,25 +79,39 @@ def check_fit(
         )
 
 
-def _change(
-    what: str, before: Sequence[Definition], after: Sequence[Definition], accepted: Collection[str]
-) -> Iterator[str]:
-    """Yield what changed, and how to undo or accept the change.
+def _is_same(before: Sequence[Definition], after: Sequence[Definition]) -> bool:
+    """Return whether both definitions make the same bytes."""
+    return [one.identity for one in before] == [one.identity for one in after]
 
-    Yields nothing if both definitions make the same bytes.
-    """
-    if [one.identity for one in before] == [one.identity for one in after]:
+
+def _token(what: str, before: Sequence[Definition], after: Sequence[Definition]) -> str | None:
+    """Return the token of a change, or None if there is no change or nobody may accept it."""
+    old, new = ([encoded_kind(one.kind) for one in side] for side in (before, after))
+    if _is_same(before, after) or old != new or "" in old:
+        return None
+    return change_token(what, before, after)
+
+
+def _change(
+    what: str,
+    before: Sequence[Definition],
+    after: Sequence[Definition],
+    accepted: Collection[str],
+    tokens: Sequence[str],
+) -> Iterator[str]:
+    """Yield what changed, and how to undo it, or accept it with all `tokens` of this start."""
+    if _is_same(before, after):
         return
     change = f"The {what} is {_listed(after, before)} now and was {_listed(before, after)}."
-    old, new = ([encoded_kind(one.kind) for one in side] for side in (before, after))
-    if old != new or "" in old:
+    if (token := _token(what, before, after)) is None:
         # If the expressions are equal, the type must have changed, which always changes the bytes.
         same_names = [one.expression for one in before] == [one.expression for one in after]
         yield f"{change} Use the earlier {what}{' or cast the column back' if same_names else ''}."
-    elif (token := change_token(what, before, after)) not in accepted:
+    elif token not in accepted:
+        words = tokens[0] if len(tokens) == 1 else list(tokens)
         yield (
             f"{change} {_way_back(before, after)} If you know that every record keeps its {what}, "
-            f"set accept='{token}'."
+            f"set accept={words!r}."
         )
 
 

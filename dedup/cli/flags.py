@@ -269,7 +269,7 @@ class TuneFlags(Flags):
     filter_state_bytes: str | None = operator_option("filter_state_bytes", panel=_NOW)
     stable_timestamps: bool = operator_option("stable_timestamps", default=False, panel=_NOW)
     late: str | None = option("emit|drop", "Default: emit.", panel=_NOW)
-    id: list[str] | None = operator_option("id", panel=_READ)
+    id: list[str] | None = operator_option("id", " Repeat the flag.", panel=_READ)
     timestamp: str | None = option("COL", "Event time.", panel=_READ)
     timestamp_format: str | None = timestamp_format_flag(panel=_READ)
     format: str | None = format_flag(panel=_READ)

@@ -82,11 +82,10 @@ def _payload(value: Any, name: str) -> bool | tuple[Any, ...]:
 
 _COLUMN = Kind(lambda value, _: value, metavar="COL")
 _PLACE = Kind(lambda value, _: value, metavar="DIR")
-#: A duration or None. In commands, ``never`` stands for None.
+#: A duration, or None or ``never``.
 _WAIT = Kind(
-    lambda value, name: None if value is None else duration().check(value, name),
-    lambda raw: None if raw.strip().lower() == "never" else raw,
-    "DURATION",
+    lambda value, name: None if value in (None, "never") else duration().check(value, name),
+    metavar="DURATION",
 )
 _SHARED = by_name(
     Option("timestamp", _COLUMN, None, "Event time. Default: the time of processing."),
@@ -102,7 +101,7 @@ _SHARED = by_name(
     Option("verdict", text(), None, "Column to add for verdicts; every row then passes.", "COL"),
     Option(
         "idle_timeout", _WAIT, "10 minutes",
-        "How long to wait for a silent clock; None (never): forever.",
+        "How long to wait for a silent clock; 'never': forever.",
     ),
     Option("max_future", duration(), "10 minutes", "Timestamps further ahead count as now."),
     Option(

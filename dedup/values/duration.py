@@ -151,4 +151,4 @@ def size_bytes(text: str | None, *, unit: str = "b") -> int | None:
     if match is None:
         return None
     letter = (match[2] or unit).lower()
-    return int(float(match[1]) * 1024 ** "bkmgtp".index(letter))
+    return int(Fraction(match[1]) * 1024 ** "bkmgtp".index(letter))

@@ -102,9 +102,10 @@ def nbytes(least: int = 1, most: int | None = None) -> Kind:
     bounds = f"of at least {size(least)}" if most is None else f"from {size(least)} to {size(most)}"
 
     def check(value: Any, name: str) -> int:
-        is_size = isinstance(value, (int, str)) and not isinstance(value, bool)
-        count = size_bytes(str(value)) if is_size else None
-        if count is None or count < least or (most is not None and count > most):
+        count = size_bytes(value) if isinstance(value, str) else value
+        if not isinstance(count, int) or isinstance(count, bool):
+            count = -1
+        if count < least or (most is not None and count > most):
             raise refused(name, value, f"be a number of bytes, or text such as '64 KiB', {bounds}.")
         return count
 

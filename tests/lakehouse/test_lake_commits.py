@@ -383,6 +383,9 @@ def test_a_replay_after_cleanup_and_compaction_repeats_nothing(
     table.create_checkpoint()
     for path in sorted((lake.folder / "numbers/_delta_log").glob("*.json"))[:-1]:
         path.unlink()
+    # The history is gone too, by which an inspection without a checkpoint finds the query.
+    with pytest.raises(ConfigError, match="names no query of this sink"):
+        sink.inspected(None)
     Sink(lake, tmp_path / "checkpoint").batch("run2", 1, range(10, 20))
     assert lake.found() == once(21)
     Sink(lake, tmp_path / "checkpoint").batch("run2", 2, [21])

@@ -198,7 +198,7 @@ MUTANTS = (
         "core/shard.py",
         'if policy.late == "emit" and state.clocks',
         "if False and state.clocks",
-        f"{STABLE}_with_options_changed_on_restart",
+        f"{STABLE}_if_options_change",
     ),
     # --- less than exactly once, and payloads
     _mutant(

@@ -17,7 +17,10 @@ def test_a_mutant_applies_and_is_python(mutant: Mutant) -> None:
     assert text != (PACKAGE / mutant.file).read_text()
     compile(text, mutant.file, "exec")
     for tests in mutant.tests:
-        assert (PACKAGE.parent / "tests" / tests.partition("::")[0]).exists(), tests
+        file, *names = tests.split("::")
+        code = (PACKAGE.parent / "tests" / file).read_text()
+        for name in names:
+            assert f" {name.partition('[')[0]}(" in code, tests
 
 
 def test_a_mutant_whose_text_is_gone_is_reported() -> None:

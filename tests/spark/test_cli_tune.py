@@ -18,6 +18,7 @@ import pytest
 from dedup.cli import tune as tune_sample
 from dedup.errors import ConfigError, DataError
 from dedup.spark.driver.operator import dedup_by_id
+from dedup.spark.options import BY_ID
 from dedup.tools.check.facts import SHARE_BYTES
 from dedup.tools.tuning import sample as reading
 from dedup.tools.tuning.demand import Demand, Sizing
@@ -145,7 +146,10 @@ def test_tune_runs_from_the_shell_with_its_own_session(tmp_path: Path) -> None:
 def test_tune_assumes_the_defaults_of_the_operator() -> None:
     default = {name: p.default for name, p in inspect.signature(dedup_by_id).parameters.items()}
     taken = {**asdict(Sizing()), "cache_bytes": None, "max_shard_batch_bytes": SHARE_BYTES}
-    assert taken == {name: default[name] for name in taken}
+    assert taken == {
+        name: BY_ID[name].check(default[name]) if name.endswith("bytes") else default[name]
+        for name in taken
+    }
     now_ms, future_ms = 1_000, duration_ms(default["max_future"], option="max_future")
     times_ms = np.array([0, now_ms + future_ms, now_ms + future_ms + 1])
     held_ms = without_future(times_ms, np.zeros(3, np.int64), now_ms)

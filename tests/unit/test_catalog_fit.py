@@ -130,6 +130,16 @@ def test_a_renamed_timestamp_needs_its_own_token_and_another_clock_is_rejected()
     assert "accept=" not in text
 
 
+def test_a_changed_id_and_a_changed_timestamp_are_accepted_with_both_words() -> None:
+    other = with_id(Definition(expression="oid", kind="string"))
+    other = replace(other, timestamp_definition=Definition(expression="at", kind="timestamp"))
+    (first, second), *rest = re.findall(r"accept=\['(\w+)', '(\w+)'\]", refusal(other))
+    assert rest == [(first, second)], "both sentences name both words"
+    for word in (first, second):
+        assert f"accept=['{first}', '{second}']" in refusal(other, BORN, word)
+    fits(other, BORN, first, second)
+
+
 def test_all_changed_settings_are_reported_at_once() -> None:
     text = refusal(replace(BORN, shards=3, stable_timestamps=True))
     assert "3 shards now and had 2" in text

@@ -46,6 +46,7 @@ PAGE = Path(dedup.__file__).with_name("OPTIONS.md")
         ({"filter_state_bytes": 0.5}, "filter_state_bytes=0.5 must be a number of bytes, or text"),
         ({"filter_state_bytes": "much"}, "filter_state_bytes='much' must be .* of at least"),
         ({"cache_bytes": "1 x"}, "cache_bytes='1 x' must be a number of bytes"),
+        ({"idle_timeout": "forever"}, "idle_timeout='forever' is not a duration"),
         ({"cache_bytes": 0}, "cache_bytes=0 must be a number of bytes, or text .* of at least 1 B"),
         ({"max_shard_batch_bytes": 0}, "max_shard_batch_bytes=0 must be a number of bytes"),
         ({"stable_timestamps": "false", "timestamp": "ts"}, "must be true or false"),
@@ -87,6 +88,10 @@ def test_defaults_depend_on_the_horizon_and_options_reach_the_policy() -> None:
     sized = dedup_by_id("id", horizon="1 day", state_budget_bytes="64 KiB").options.policy()
     assert (sized.state_budget_bytes, sized.bucket_ms) == (65_536, 3 * 3_600_000)
     assert (sized.max_filter_state_bytes, sized.filters_by_load) == (3 << 19, True)
+    assert sized.idle_timeout_ms == 600_000
+    for never in (None, "never"):
+        waits = dedup_by_id("id", horizon="1 day", idle_timeout=never).options.policy()
+        assert waits.idle_timeout_ms is None
     bound = dedup_by_id("id", horizon="1 day", filter_state_bytes="2 MiB").options.policy()
     assert (bound.max_filter_state_bytes, bound.filters_by_load) == (2 << 20, False)
     jump = dedup_by_id("id", horizon="1 day", accept="clock-jump").options.policy()

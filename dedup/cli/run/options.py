@@ -73,7 +73,7 @@ class RunOptions:
     moved_from: Path | None = option(
         "OLD", "INPUT was OLD before, and holds the same files: take only new ones.", panel=_INPUT
     )
-    id: tuple[str, ...] = operator_option("id", default=MISSING, kept=_FIXED)
+    id: tuple[str, ...] = operator_option("id", " Repeat the flag.", default=MISSING, kept=_FIXED)
     horizon: str = _operators("horizon", MISSING, kept=_RULE)
     output: Path = option("DIR", "Folder of the unique rows.", default=MISSING)
     file_format: str | None = format_flag(
@@ -257,8 +257,7 @@ class RunOptions:
     def for_operator(self) -> dict[str, Any]:
         """Return the given options that go to `dedup_by_id` unchanged."""
         taken = [name for name, each in OPTIONS.items() if "for_operator" in each.metadata]
-        values = {name: value for name in taken if (value := getattr(self, name)) is not None}
-        return values | ({"idle_timeout": None} if self.idle_timeout == "never" else {})
+        return {name: value for name in taken if (value := getattr(self, name)) is not None}
 
     def to_json(self) -> dict[str, Any]:
         return {name: _plain(name, value) for name, value in asdict(self).items()}
@@ -271,8 +270,7 @@ class RunOptions:
             raise ConfigError(f"--id names a column twice: {', '.join(self.id)}.")
         for name, each in OPTIONS.items():
             value, kind = getattr(self, name), each.metadata.get("kind")
-            never = (name, value) == ("idle_timeout", "never")
-            if kind is not None and value is not None and not never:
+            if kind is not None and value is not None:
                 kind.check(value, flag(name))
             if "timed" in each.metadata and self.timestamp is None and value != each.default:
                 shown = f"{flag(name)} drop" if name == "late" else flag(name)

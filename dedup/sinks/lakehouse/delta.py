@@ -246,10 +246,20 @@ def delta_marker(
 
 
 def delta_queries(table: DeltaTable, options: LakeOptions) -> set[str]:
-    """Return the IDs of the queries whose commits by this sink are in the table's history."""
-    texts = (str(entry["dedup"]) for entry in table.history() if "dedup" in entry)
+    """Return the IDs of the queries whose commits by this sink are in the table's history.
+
+    Raises ConfigError if there are none, and the table has forgotten its first commits.
+    """
+    history = table.history()
+    texts = (str(entry["dedup"]) for entry in history if "dedup" in entry)
     markers = [Marker.from_bytes(text.encode(), options.table) for text in texts]
-    return {marker.query_id for marker in markers if marker.sink == options.name}
+    queries = {marker.query_id for marker in markers if marker.sink == options.name}
+    if not queries and (oldest := min(entry["version"] for entry in history)):
+        raise ConfigError(
+            f"The history of table {options.table} begins with version {oldest}, and names no "
+            "query of this sink. Give the checkpointLocation, by whose query the marker is found."
+        )
+    return queries
 
 
 def _is_rolled_back(table: DeltaTable, version: int) -> bool:

@@ -199,8 +199,9 @@ def check(demand: Demand) -> Demand:
     bucket_ms = demand.bucket_ms(demand.today)
     if not demand.length_of(MAX_BUCKETS) <= bucket_ms <= demand.horizon_ms:
         raise ConfigError(
-            f"--bucket-length {demand.today.bucket_length} must be at most the horizon, and makes "
-            f"at most {MAX_BUCKETS} buckets in a trial, because every lookup reads all of them. "
-            "Leave it out: an eighth of the horizon is best."
+            f"A bucket_length of {format_ms(bucket_ms)} is longer than the horizon "
+            f"({format_ms(demand.horizon_ms)}), or makes more than {MAX_BUCKETS} buckets of it, "
+            "the limit of a trial. Give --bucket-length "
+            f"'{format_ms(demand.length_of(BUCKETS))}', an eighth of the horizon, which is best."
         )
     return demand

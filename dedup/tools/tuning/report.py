@@ -212,7 +212,8 @@ def short_duration(length_ms: int) -> str:
     """Return a duration as text of at most six characters, such as ``10.5h``."""
     units = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
     letter = next((letter for letter, unit_ms in units.items() if length_ms >= unit_ms), "s")
-    return f"{length_ms / units[letter]:.3g}{letter}"
+    length = length_ms / units[letter]
+    return f"{length:.3g}{letter}" if length < 999.5 else f"{length:.0f}{letter}"
 
 
 def rate(share: float) -> str:
