@@ -161,7 +161,7 @@ class Clocks:
             newest_ms=newest_ms,
             sources=sources,
             window_watermarks_ms=self._advance_window(observed, policy),
-            window_floor_ms=self._window_floor(policy),
+            window_floor_ms=None if policy.window_delay_ms is not None else self._window_floor_ms,
         )
         slowest_ms = min(clocks._active(policy), default=(NEVER_MS, ""))[0]
         low_ms = max(self.low_watermark_ms, slowest_ms)
@@ -224,11 +224,10 @@ class Clocks:
         since_ms = max(floor_ms, self.newest_ms - policy.window_delay_ms)
         return since_ms, since_ms
 
-    def _window_floor(self, policy: Policy) -> int | None:
-        if policy.window_delay_ms is not None:
-            return None
-        before = self.window_watermarks_ms
-        return self.window_floor_ms if before is None else before[1]
+    @property
+    def _window_floor_ms(self) -> int | None:
+        watermarks_ms = self.window_watermarks_ms
+        return self.window_floor_ms if watermarks_ms is None else watermarks_ms[1]
 
     def _advance_window(
         self, observed: Mapping[str, Observed], policy: Policy
