@@ -143,7 +143,12 @@ def _first_state(state: ShardState, newest: ShardState, pending: set[str | None]
         state,
         epoch=-1,
         bucket_ms=newest.bucket_ms,
-        clocks=replace(newest.clocks, run_id="", window_watermarks_ms=FIRST_WINDOW_WATERMARKS_MS),
+        clocks=replace(
+            newest.clocks,
+            run_id="",
+            window_watermarks_ms=FIRST_WINDOW_WATERMARKS_MS,
+            window_floor_ms=None,
+        ),
         manifest=Manifest(
             manifest.buckets,
             tuple(replace(entry, epoch=-1) for entry in manifest.expired),
