@@ -27,7 +27,7 @@ _COMMIT = """    slot.pre_commit(batch.marker(number, content, tasks))
     slot.commit()
 """
 _ACQUIRED = "[BATCH_SLOT, *sorted(staged)]"
-_COMPARE = "    _compare(given, published, is_atomic=atomic is not None)\n"
+_COMPARE = "    _compare(staged_batch, published, is_atomic=atomic is not None)\n"
 _SETTLE = """        if slot.acquire() != marker:
 """
 
@@ -111,8 +111,8 @@ MISTAKES = (
     ),
     _edited(
         "what is published is compared after the rest is published",
-        "    _compare(given, published,",
-        "    _compare(given, {n: m for n, m in published.items() if n == BATCH_SLOT},",
+        "    _compare(staged_batch, published,",
+        "    _compare(staged_batch, {n: m for n, m in published.items() if n == BATCH_SLOT},",
     ),
     _edited(
         "other content is accepted",
