@@ -7,7 +7,7 @@ ID are allowed: another alias, another way to name the same column, a wider deci
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from dedup.catalog.certificate import Certificate, load_certificate, read_certificate
 from dedup.catalog.definition import Definition, change_token, encoded_kind
@@ -66,7 +66,7 @@ def check_fit(
         ("ID", stored.id_definitions, wanted.id_definitions),
         ("timestamp", old_time, new_time),
     )
-    tokens = [token for change in changes if (token := _token(*change)) is not None]
+    tokens = {change[0]: token for change in changes if (token := _token(*change)) is not None}
     texts = [
         *(text for change in changes for text in _change(*change, accepted, tokens)),
         *_other_changes(stored, wanted),
@@ -85,7 +85,7 @@ def _is_same(before: Sequence[Definition], after: Sequence[Definition]) -> bool:
 
 
 def _token(what: str, before: Sequence[Definition], after: Sequence[Definition]) -> str | None:
-    """Return the token of a change, or None if there is no change or nobody may accept it."""
+    """Return the token of a change, or None if the user has nothing to accept, or must not."""
     old, new = ([encoded_kind(one.kind) for one in side] for side in (before, after))
     if _is_same(before, after) or old != new or "" in old:
         return None
@@ -97,18 +97,18 @@ def _change(
     before: Sequence[Definition],
     after: Sequence[Definition],
     accepted: Collection[str],
-    tokens: Sequence[str],
+    tokens: Mapping[str, str],
 ) -> Iterator[str]:
-    """Yield what changed, and how to undo it, or accept it with all `tokens` of this start."""
+    """Yield what changed, and how to undo it, or accept it with the tokens of all changes."""
     if _is_same(before, after):
         return
     change = f"The {what} is {_listed(after, before)} now and was {_listed(before, after)}."
-    if (token := _token(what, before, after)) is None:
+    if what not in tokens:
         # If the expressions are equal, the type must have changed, which always changes the bytes.
         same_names = [one.expression for one in before] == [one.expression for one in after]
         yield f"{change} Use the earlier {what}{' or cast the column back' if same_names else ''}."
-    elif token not in accepted:
-        words = tokens[0] if len(tokens) == 1 else list(tokens)
+    elif tokens[what] not in accepted:
+        words = tokens[what] if len(tokens) == 1 else list(tokens.values())
         yield (
             f"{change} {_way_back(before, after)} If you know that every record keeps its {what}, "
             f"set accept={words!r}."

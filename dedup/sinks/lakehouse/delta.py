@@ -248,7 +248,7 @@ def delta_marker(
 def delta_queries(table: DeltaTable, options: LakeOptions) -> set[str]:
     """Return the IDs of the queries whose commits by this sink are in the table's history.
 
-    Raises ConfigError if there are none, and the table has forgotten its first commits.
+    Raises ConfigError if the history names no query, and lacks the first commits of the table.
     """
     history = table.history()
     texts = (str(entry["dedup"]) for entry in history if "dedup" in entry)
