@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import faults
 from dedup.sinks.lakehouse.function import ready
@@ -21,7 +22,17 @@ from dedup.testing.sinks import QUERY as QUERY
 from dedup.testing.sinks import SinkHarness
 from dedup.testing.sinks import once as once
 
-NUMBERS = [("n", "bigint"), ("text", "string")]
+#: Name and type of each column; a text is Spark's name of a type without parameters.
+Columns = Sequence[tuple[str, str | T.DataType]]
+NUMBERS: Columns = [("n", "bigint"), ("text", "string")]
+_PLAIN = {
+    kind.simpleString(): kind
+    for kind in (
+        T.BooleanType(), T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType(), T.FloatType(),
+        T.DoubleType(), T.StringType(), T.BinaryType(), T.DateType(), T.TimestampType(),
+        T.TimestampNTZType(),
+    )
+}  # fmt: skip
 FORMATS = [DELTA, ICEBERG]
 
 
@@ -144,7 +155,7 @@ class Sink(SinkHarness):
         self,
         lake: Lake,
         checkpoint: Path,
-        columns: Sequence[tuple[str, str]] = NUMBERS,
+        columns: Columns = NUMBERS,
         *,
         table: str = "numbers",
         query: str = QUERY,
@@ -154,7 +165,7 @@ class Sink(SinkHarness):
         given = {"checkpointLocation": str(checkpoint), "create": "true"}
         self.given, self.format = given | lake.options(table) | named, lake.format
         self.lake, self.table, self.query = lake, table, query
-        self.work: LakeWork = ready(lake_options(lake.format, self.given), columns)
+        self.work: LakeWork = ready(lake_options(lake.format, self.given), schema_of(columns))
 
     def rows(self, numbers: Sequence[int]) -> pa.RecordBatch:
         """Return rows of a table of numbers."""
@@ -174,6 +185,12 @@ class Sink(SinkHarness):
     def numbers(self) -> Counter[int]:
         """Return how often each number is in the table."""
         return self.lake.found(self.table)
+
+
+def schema_of(columns: Columns) -> T.StructType:
+    """The columns as Spark describes them."""
+    pairs = ((name, _PLAIN[kind] if isinstance(kind, str) else kind) for name, kind in columns)
+    return T.StructType([T.StructField(name, kind) for name, kind in pairs])
 
 
 def numbers_of(some: Sequence[int]) -> pa.RecordBatch:

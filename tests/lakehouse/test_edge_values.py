@@ -8,15 +8,17 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_type
 
 from dedup.errors import DataError
 from dedup.sinks.lakehouse.options import DELTA
-from tests.lakehouse.lakes import Lake, Sink
+from tests.lakehouse.lakes import Columns, Lake, Sink
 from tests.support.edge_values import ALL, TEXTS, Edge, batch_of, told
 
 
-def named(edges: tuple[Edge, ...]) -> list[tuple[str, str]]:
-    return [("n", "int"), *((edge.name, edge.spark) for edge in edges)]
+def named(edges: tuple[Edge, ...]) -> Columns:
+    kinds = ((edge.name, from_arrow_type(edge.arrow)) for edge in edges)
+    return [("n", "int"), *kinds]
 
 
 def by_duckdb(lake: Lake) -> dict[str, list[Any]]:

@@ -6,15 +6,18 @@ names of types (``simpleString``).
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import ConfigError, DataError
 from dedup.sinks.columns import check_names, decimal_size
-from dedup.sources.files.bypass import PLAIN
+from dedup.sinks.foreach_batch import columns_of
+from dedup.sources.files.bypass import PLAIN, LeftToSpark, arrow_schema, text_types
 
 #: Spark types, each with the wider types that hold all of its values.
 _WIDER = {
@@ -23,56 +26,20 @@ _WIDER = {
     "int": ("bigint",),
     "float": ("double",),
 }
-_ARROW: dict[str, pa.DataType] = {
-    **{kind().simpleString(): arrow for kind, arrow in PLAIN.items()},
-    "string": pa.string(),
-    "timestamp": pa.timestamp("us", "UTC"),
+#: Spark types, keyed by the Arrow types that describe a table's columns.
+_SPARK = {
+    **{arrow: kind().simpleString() for kind, arrow in PLAIN.items()},
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.large_binary(): "binary",
+    pa.timestamp("us", "UTC"): "timestamp",
 }
-_SPARK = {arrow: spark for spark, arrow in _ARROW.items()} | {
-    pa.large_string(): "string", pa.large_binary(): "binary",
-}  # fmt: skip
-_TEXT = re.compile(r"string collate \w+|(?:var)?char\(\d+\)")
 #: Size in bytes of the rows that a task collects before it writes a file.
 CHUNK_BYTES = 128 << 20
 
 
 class NotWritten(Exception):
-    """The sinks cannot write a column of this type."""
-
-
-def arrow_type(spark: str) -> pa.DataType:
-    """Return the Arrow type of a Spark type, or raise NotWritten."""
-    if spark.endswith(">"):
-        name, _, rest = spark[:-1].partition("<")
-        if name == "struct":
-            fields = [part.partition(":")[::2] for part in _split(rest)]
-            return pa.struct([(field, arrow_type(kind)) for field, kind in fields])
-        if name == "map":
-            return pa.map_(*map(arrow_type, _split(rest)))
-        if name == "array":
-            return pa.list_(pa.field("element", arrow_type(rest)))
-    if size := decimal_size(spark):
-        return pa.decimal128(*size)
-    if _plain(spark) not in _ARROW:
-        raise NotWritten(spark)
-    return _ARROW[_plain(spark)]
-
-
-def _split(text: str) -> list[str]:
-    parts, depth, begin = [], 0, 0
-    for place, letter in enumerate(text):
-        if letter in "<(":
-            depth += 1
-        elif letter in ">)":
-            depth -= 1
-        elif letter == "," and not depth:
-            parts.append(text[begin:place])
-            begin = place + 1
-    return [*parts, text[begin:]] if text else []
-
-
-def _plain(spark: str) -> str:
-    return "string" if _TEXT.fullmatch(spark) else spark
+    """The sinks cannot write to a column of this type."""
 
 
 def spark_name(arrow: pa.DataType) -> str:
@@ -96,17 +63,21 @@ def _nested(field: pa.Field) -> str:
     return spark_name(field.type)
 
 
-def new_columns(stream: Sequence[tuple[str, str]]) -> pa.Schema:
-    fields = []
-    for name, kind in stream:
-        try:
-            fields.append(pa.field(name, arrow_type(kind)))
-        except NotWritten as error:
-            raise ConfigError(
-                f"Column {name!r} cannot be created: this sink does not write {error}. Cast it to "
-                "another type."
-            ) from None
-    return pa.schema(fields)
+def new_columns(stream: T.StructType) -> pa.Schema:
+    """Return the columns of a new table. They may be null at every depth."""
+
+    def nullable(each: dict[str, Any]) -> dict[str, Any]:
+        marks = ("nullable", "containsNull", "valueContainsNull")
+        return each | {name: True for name in marks if name in each}
+
+    fields = json.loads(text_types(stream).json(), object_hook=nullable)
+    try:
+        return arrow_schema(T.StructType.fromJson(fields), "UTC")
+    except LeftToSpark as error:
+        raise ConfigError(
+            f"The table cannot be created: {error}, which this sink does not write. Cast it to "
+            "another type."
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,36 +91,29 @@ class TableColumns:
     def rows(self, batch: pa.RecordBatch) -> pa.Table:
         """Convert rows of the stream to the table's types, and put columns in the table's order."""
         fields = [column for column in self.columns if column.name in self.given]
-        arrays = []
         for column in fields:
-            values = batch.column(self.given.index(column.name))
-            if not column.nullable and values.null_count:
+            if not column.nullable and batch.column(column.name).null_count:
                 raise DataError(
                     f"Table {self.shown} requires a value in column {column.name!r}, and a record "
                     "has none. Nothing of its micro-batch is in the table. Give it a value in the "
                     "query, or leave such records out."
                 )
-            if pa.types.is_timestamp(values.type) and values.type.tz is not None:
-                values = values.cast(pa.timestamp("us", "UTC"))  # keeps the same instants
-            arrays.append(values.cast(column.type))
-        return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+        rows = pa.Table.from_batches([batch]).select([column.name for column in fields])
+        return rows.cast(pa.schema(fields))
 
 
 def fit_columns(
-    shown: str,
-    columns: Sequence[pa.Field],
-    stream: Sequence[tuple[str, str]],
-    unsuitable: Mapping[str, str],
+    shown: str, columns: Sequence[pa.Field], stream: T.StructType, unsuitable: Mapping[str, str]
 ) -> TableColumns:
     """Match a stream's columns with a table's columns of the same name, and check the types.
 
-    `stream` has the name and Spark type of each column. `unsuitable` maps columns of the table to
-    the reasons why the sink cannot write to them. Raises ConfigError if a column does not fit.
+    `unsuitable` maps columns of the table to the reasons why the sink cannot write to them. Raises
+    ConfigError if a column does not fit.
     """
     by_name = {column.name: column for column in columns}
-    names = [name for name, _ in stream]
+    names = stream.fieldNames()
     check_names(shown, {column.name: not column.nullable for column in columns}, names)
-    for name, kind in stream:
+    for name, kind in columns_of(text_types(stream)):
         if why := unsuitable.get(name) or _misfit(kind, by_name[name].type):
             raise ConfigError(f"Column {name!r} does not go into table {shown}: {why}.")
     return TableColumns(shown, pa.schema(list(by_name.values())), tuple(names))
@@ -160,7 +124,7 @@ def _misfit(kind: str, arrow: pa.DataType) -> str:
         target = spark_name(arrow)
     except NotWritten as error:
         return f"its type there is {error}"
-    if _plain(kind) == target or target in _WIDER.get(kind, ()):
+    if kind == target or target in _WIDER.get(kind, ()):
         return ""
     mine, theirs = decimal_size(kind), decimal_size(target)
     if mine and theirs and theirs[1] >= mine[1] and theirs[0] - theirs[1] >= mine[0] - mine[1]:

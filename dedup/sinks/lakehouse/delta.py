@@ -39,6 +39,7 @@ from dedup.storage.root import Root
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+    from pyspark.sql.types import StructType
 
 _PARTITION_KINDS = ("boolean", "tinyint", "smallint", "int", "bigint", "string", "date")
 #: Table features that a writer may ignore if it only appends, or whose rules this module checks.
@@ -279,7 +280,7 @@ def _is_rolled_back(table: DeltaTable, version: int) -> bool:
     return not has_rows.get(table.version(), True)
 
 
-def delta_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> DeltaTarget:
+def delta_target(options: LakeOptions, stream: StructType) -> DeltaTarget:
     """Return the table for a stream's columns, created if missing under the option `create`."""
     shown = options.table
     table = open_delta(options, new_columns(stream) if options.create else None)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
+from pyspark.sql import types as T  # noqa: N812
+
 from dedup.sinks.columns import refuse_twins
-from dedup.sinks.foreach_batch import SinkFunction, columns_of
+from dedup.sinks.foreach_batch import SinkFunction
 from dedup.sinks.inspection import SinkInspection, inspection_of
 from dedup.sinks.kind import SinkKind
 from dedup.sinks.lakehouse.delta import (
@@ -29,6 +31,12 @@ from dedup.sinks.lakehouse.work import LakeWork
 from dedup.spark.driver.checkpoint_log import Progress
 
 
+def ready(options: LakeOptions, schema: T.StructType) -> LakeWork:
+    refuse_twins(schema.fieldNames())
+    target = delta_target if options.format_name == DELTA else iceberg_target
+    return LakeWork(options, target(options, schema))
+
+
 def inspect_lake(options: LakeOptions, progress: Progress | None) -> SinkInspection:
     known = None if progress is None else {progress.query_id}
     if options.format_name == DELTA:
@@ -46,7 +54,7 @@ def _kind(format_name: str, function_name: str) -> SinkKind[LakeOptions]:
         format_name=format_name,
         function_name=function_name,
         parse=partial(lake_options, format_name),
-        ready=lambda options, schema: ready(options, columns_of(schema)),
+        ready=ready,
         inspect=inspect_lake,
     )
 
@@ -129,9 +137,3 @@ def iceberg_sink(
     iceberg_library()
     texts = {"table": table, "catalog": catalog, "create": str(create).lower()}
     return SinkFunction.of(ICEBERG_TABLES, checkpoint, texts, options)
-
-
-def ready(options: LakeOptions, columns: Sequence[tuple[str, str]]) -> LakeWork:
-    refuse_twins(name for name, _ in columns)
-    target = delta_target if options.format_name == DELTA else iceberg_target
-    return LakeWork(options, target(options, columns))

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
+    from pyspark.sql.types import StructType
 
 #: Largest number of bytes in the name of a folder. Most file systems have this limit.
 _LONGEST_FOLDER = 255
@@ -72,23 +73,17 @@ class IcebergTarget(LakeTarget):
             )
             for each in spec.fields
         ]
+        # Files have all columns of the table. A column that the stream lacks is null.
+        rows = pa.concat_tables(
+            [self.columns.columns.empty_table(), rows], promote_options="default"
+        )
         files = []
-        for values, part in split_rows(self.columns.shown, self._with_all_columns(rows), keys):
+        for values, part in split_rows(self.columns.shown, rows, keys):
             pairs = zip(spec.fields, values, strict=True)
             fields = [PartitionFieldValue(each, value) for each, value in pairs]
             key = PartitionKey(fields, spec, schema) if fields else None
             files.append(self._file(slot, part, key))
         return files
-
-    def _with_all_columns(self, rows: pa.Table) -> pa.Table:
-        """Return rows with all columns of the table. A column that the stream lacks is null."""
-        arrays = [
-            rows.column(column.name)
-            if column.name in self.columns.given
-            else pa.nulls(len(rows), column.type)
-            for column in self.columns.columns
-        ]
-        return pa.Table.from_arrays(arrays, schema=self.columns.columns)
 
     def _file(self, slot: int, part: pa.Table, key: PartitionKey | None) -> DataFile:
         from pyiceberg.manifest import DataFile as Entry
@@ -306,7 +301,7 @@ def _shape_of(metadata: TableMetadata) -> tuple[Any, ...]:
     )
 
 
-def iceberg_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> IcebergTarget:
+def iceberg_target(options: LakeOptions, stream: StructType) -> IcebergTarget:
     """Return the table for a stream's columns, created if missing under the option `create`."""
     iceberg_library()
     from pyiceberg.io.pyarrow import schema_to_pyarrow
