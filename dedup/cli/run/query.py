@@ -19,7 +19,8 @@ from dedup.cli.run.options import RunOptions, flag
 from dedup.cli.run.record import check_finished
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import STAGING
-from dedup.sinks.files.query import FilesQuery, OutputFolder, can_write, query, read_back_by
+from dedup.sinks.files.columns import can_write
+from dedup.sinks.files.query import FilesQuery, OutputFolder, query, read_back_by
 from dedup.sinks.folder_sink import VERDICT
 from dedup.spark.driver.columns import check_carried, named_column
 from dedup.spark.driver.operator import dedup_by_id

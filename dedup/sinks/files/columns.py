@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 import pyspark
 from pyspark.sql import types as T  # noqa: N812
@@ -12,12 +14,14 @@ from dedup.sinks.files.options import FilesOptions
 from dedup.sinks.files.output_files import with_spark_metadata
 from dedup.sinks.files.slice_files import FileShape
 from dedup.sinks.files.text_lines import Dialect
-from dedup.sources.files.bypass import LeftToSpark, arrow_schema
+from dedup.sources.files.bypass import LeftToSpark, arrow_schema, text_schema
 
 #: Column types whose values may name partition folders.
 _FOLDERS = (
     T.StringType, T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType,
 )  # fmt: skip
+#: Column types whose values are no single text.
+_NO_TEXT = (T.ArrayType, T.MapType, T.StructType, T.BinaryType)
 
 
 def file_shape(options: FilesOptions, schema: T.StructType) -> FileShape:
@@ -35,11 +39,9 @@ def file_shape(options: FilesOptions, schema: T.StructType) -> FileShape:
     in_files = T.StructType([f for f in schema.fields if f.name not in options.partition_by])
     if not in_files.fields:
         raise ConfigError("Option partition.by names all columns; leave one for the files.")
-    if options.file_format != "parquet":
-        unfit = _unfit_for_csv if options.file_format == "csv" else _unfit_for_json
-        for field in in_files.fields:
-            if why := unfit(field.dataType):
-                raise ConfigError(f"Column {field.name!r} {why}")
+    for field in in_files.fields:
+        if why := _unfit_for_files(field.dataType, options.file_format):
+            raise ConfigError(f"Column {field.name!r} {why}")
     columns = _columns(in_files)
     if options.file_format == "parquet":
         version = pyspark.__version__.partition(".dev")[0]
@@ -79,25 +81,45 @@ def _unfit_for_folders(name: str, field: T.StructField | None) -> str:
     return hidden if name.startswith(("_", ".")) else ""
 
 
-def _unfit_for_csv(kind: T.DataType) -> str:
-    if isinstance(kind, (T.ArrayType, T.MapType, T.StructType, T.BinaryType)):
+def _unfit_for_files(kind: T.DataType, file_format: str) -> str:
+    """Return why files cannot hold the values of a column, or an empty text if they can."""
+    if file_format == "csv" and isinstance(kind, _NO_TEXT):
         return (
             f"is {kind.simpleString()}, which CSV cannot hold. Drop it, make it a text (to_json, "
             "base64), or write json or parquet."
         )
+    for each in _maps_in(kind) if file_format == "json" else ():
+        if not isinstance(each.keyType, T.StringType):
+            return (
+                f"has {each.simpleString()}, but keys of JSON are texts. Make them texts "
+                "(transform_keys), or write parquet."
+            )
     return ""
 
 
-def _unfit_for_json(kind: T.DataType) -> str:
-    if isinstance(kind, T.ArrayType):
-        return _unfit_for_json(kind.elementType)
-    if isinstance(kind, T.StructType):
-        return next(filter(None, (_unfit_for_json(field.dataType) for field in kind)), "")
-    if not isinstance(kind, T.MapType):
-        return ""
-    if not isinstance(kind.keyType, T.StringType):
-        return (
-            f"has {kind.simpleString()}, but keys of JSON are texts. Make them texts "
-            "(transform_keys), or write parquet."
-        )
-    return _unfit_for_json(kind.valueType)
+def can_write(kind: T.DataType, file_format: str) -> bool:
+    """Return whether `dedup_folder` and ``dedup run`` can read back what files hold of a type.
+
+    They read any text back as the key of a map, which other readers do not.
+    """
+    if file_format == "parquet":
+        return True
+    try:
+        text_schema(T.StructType([T.StructField("_", kind)]))
+    except LeftToSpark:
+        return False
+    if file_format == "csv":
+        return not isinstance(kind, _NO_TEXT)
+    return not any(isinstance(each.keyType, _NO_TEXT) for each in _maps_in(kind))
+
+
+def _maps_in(kind: T.DataType) -> Iterator[T.MapType]:
+    """Yield the types of the maps in a type, except of maps in keys."""
+    if isinstance(kind, T.MapType):
+        yield kind
+        yield from _maps_in(kind.valueType)
+    elif isinstance(kind, T.ArrayType):
+        yield from _maps_in(kind.elementType)
+    elif isinstance(kind, T.StructType):
+        for field in kind.fields:
+            yield from _maps_in(field.dataType)

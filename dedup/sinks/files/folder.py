@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +14,8 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import STAGING, check_not_ahead
-from dedup.sinks.files.query import (
-    OutputFolder,
-    SourceFiles,
-    can_write,
-    query,
-    read_back_by,
-    read_rows,
-)
+from dedup.sinks.files.columns import can_write
+from dedup.sinks.files.query import OutputFolder, SourceFiles, query, read_back_by, read_rows
 from dedup.sinks.folder_sink import VERDICT, SparkRows, StagedFiles
 from dedup.sinks.output_owner import own_output
 from dedup.sources.files.folder_columns import folder_names
@@ -44,7 +38,6 @@ from dedup.storage.uri import check_local, local_path
 from dedup.values.option import choice
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrameReader
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 logger = logging.getLogger("dedup")
@@ -117,8 +110,8 @@ def dedup_folder(
             )
         operator = Operator(replace(operator.options, verdict=VERDICT))
     read_options = dict(options or {})
-    files = _InputFiles(spark, folders["source"], source_format, read_options, schema)
-    for column in files.rows.schema.fields:
+    rows, files = _input(spark, folders["source"], source_format, read_options, schema)
+    for column in rows.schema.fields:
         if not can_write(column.dataType, output_format):
             raise ConfigError(
                 f"output_format={output_format!r} has no text for the column {column.name!r} "
@@ -126,9 +119,9 @@ def dedup_folder(
                 "as STRING."
             )
     made = query(
-        files.rows,
+        rows,
         operator,
-        files.source,
+        files,
         OutputFolder(
             staging=folders["output"] / STAGING,
             split_by=VERDICT if duplicates is not None else None,
@@ -139,86 +132,78 @@ def dedup_folder(
     for line in made.left_to_spark():
         logger.warning(line)
     handling = operator.options.handling
+    check_times = _orc_times_check(spark, folders["source"], read_options, rows.schema)
     sink = StagedFiles(
         output=folders["output"],
         writer=made.writer or SparkRows(),
         duplicates=folders.get("duplicates"),
-        before_publishing=files.check_new_times if source_format == "orc" else None,
+        before_publishing=check_times if source_format == "orc" else None,
         goes_on=handling.emitted if duplicates is not None else handling.passing,
     )
     return made.stream.writeStream.foreachBatch(_OwnedOutput(sink))
 
 
-@dataclass(slots=True)
-class _InputFiles:
-    """The input of a query. Spark lists the files. `rows` is the stream of their rows."""
+def _input(
+    spark: SparkSession,
+    folder: Path,
+    file_format: str,
+    options: Mapping[str, str],
+    schema: T.StructType | str | None,
+) -> tuple[DataFrame, SourceFiles]:
+    """Return the stream of the files' rows, and how tasks read the files."""
+    is_text = file_format in ("csv", "json")
+    if is_text:
+        about = {name: value for name, value in options.items() if name.lower() not in OF_STREAMS}
+        check_options(about, file_format)
+    paths = _listed(spark, folder, file_format, options)
+    if schema is None and file_format == "json":
+        raise ConfigError("source_format='json' needs schema=, the columns of the records.")
+    if schema is None and file_format == "csv":
+        # Columns that folders name may be missing.
+        headers = filter(None, (header_of(path, options) for path in paths))
+        schema = T.StructType([T.StructField(name, T.StringType()) for name in next(headers, ())])
+    elif schema is None:
+        reader = spark.read.format(file_format).options(**options)
+        schema = spark_columns(reader, str(folder), paths, folder)
+    stream = spark.readStream.format(file_format).schema(schema).options(**options)
+    rows = stream.load(str(folder))
+    files = SourceFiles(
+        place=str(folder),
+        options=options,
+        folders=frozenset(name.lower() for path in paths for name in folder_names(path, folder)),
+        paths=paths if file_format == "parquet" else (),
+        by_spark="the input is orc" if file_format == "orc" else None,
+    )
+    if not is_text:
+        return rows, files
+    zone = checks.time_zone(spark)
+    text = text_format(rows.schema, file_format, options, zone, files.folders)
+    files = replace(
+        files, options=listing_options(options), text=TextSource(root=folder, format=text)
+    )
+    return read_rows(spark.readStream, rows.schema, files), files
 
-    spark: SparkSession
-    folder: Path
-    file_format: str
-    options: Mapping[str, str]
-    schema: T.StructType | str | None
-    source: SourceFiles = field(init=False)
-    rows: DataFrame = field(init=False)
-    _checked: set[Path] = field(default_factory=set, init=False)
 
-    def __post_init__(self) -> None:
-        is_text = self.file_format in ("csv", "json")
-        if is_text:
-            about = {k: v for k, v in self.options.items() if k.lower() not in OF_STREAMS}
-            check_options(about, self.file_format)
-        paths = self._listed()
-        names = {name.lower() for path in paths for name in folder_names(path, self.folder)}
-        self.source = SourceFiles(
-            place=str(self.folder),
-            options=self.options,
-            folders=frozenset(names),
-            paths=paths if self.file_format == "parquet" else (),
-            by_spark="the input is orc" if self.file_format == "orc" else None,
-        )
-        if self.schema is None and self.file_format == "json":
-            raise ConfigError("source_format='json' needs schema=, the columns of the records.")
-        if self.schema is None:
-            self.schema = self._found(paths)
-        reader = self.spark.readStream.format(self.file_format).schema(self.schema)
-        self.rows = reader.options(**self.options).load(str(self.folder))
-        if is_text:
-            self._read_in_tasks()
+def _listed(
+    spark: SparkSession, folder: Path, file_format: str, options: Mapping[str, str]
+) -> tuple[Path, ...]:
+    # Any schema works, because Spark lists the files and does not read them.
+    reader = spark.read.format(file_format).options(**options).schema("_ INT")
+    return tuple(Path(local_path(uri)) for uri in reader.load(str(folder)).inputFiles())
 
-    def _found(self, paths: Sequence[Path]) -> T.StructType:
-        """Return the columns of the files. For CSV, columns that folders name may be missing."""
-        if self.file_format == "csv":
-            headers = (header_of(path, self.options) for path in paths)
-            texts = [
-                T.StructField(name, T.StringType()) for name in next(filter(None, headers), ())
-            ]
-            return T.StructType(texts)
-        return spark_columns(self._reader(), str(self.folder), paths, self.folder)
 
-    def _read_in_tasks(self) -> None:
-        columns = self.rows.schema
-        zone, folders = checks.time_zone(self.spark), self.source.folders
-        text = text_format(columns, self.file_format, self.options, zone, folders)
-        self.source = replace(
-            self.source,
-            options=listing_options(self.options),
-            text=TextSource(root=self.folder, format=text),
-        )
-        self.rows = read_rows(self.spark.readStream, columns, self.source)
+def _orc_times_check(
+    spark: SparkSession, folder: Path, options: Mapping[str, str], columns: T.StructType
+) -> Callable[[int], None]:
+    """Return a function that checks new ORC files, among which are all of the micro-batch."""
+    checked: set[Path] = set()
 
-    def check_new_times(self, _: int) -> None:
-        """Check the times in new ORC files, among which are all files of this micro-batch."""
-        new = set(self._listed()) - self._checked
-        check_orc_times(self.spark, new, self.rows.schema)
-        self._checked |= new
+    def check(_: int) -> None:
+        new = set(_listed(spark, folder, "orc", options)) - checked
+        check_orc_times(spark, new, columns)
+        checked.update(new)
 
-    def _listed(self) -> tuple[Path, ...]:
-        # Any schema works, because Spark lists the files and does not read them.
-        files = self._reader().schema(self.schema or "_ INT").load(str(self.folder))
-        return tuple(Path(local_path(uri)) for uri in files.inputFiles())
-
-    def _reader(self) -> DataFrameReader:
-        return self.spark.read.format(self.file_format).options(**self.options)
+    return check
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from dedup.errors import ConfigError
 from dedup.sinks.files.columns import file_shape
 from dedup.sinks.files.inspection import inspect_folder
 from dedup.sinks.files.options import FORMAT, FilesOptions, files_options
-from dedup.sinks.files.outputs import output_of
+from dedup.sinks.files.output_root import OutputRoot
 from dedup.sinks.files.work import FilesWork
 from dedup.sinks.foreach_batch import SinkFunction
 from dedup.sinks.kind import SinkKind
@@ -21,17 +21,16 @@ from dedup.sinks.output_owner import foreign_to_all
 
 def ready(options: FilesOptions, schema: T.StructType) -> FilesWork:
     shape = file_shape(options, schema)
-    output = output_of(options)
+    root = OutputRoot(options.path)
     if not options.is_on_s3:
         Path(options.path).mkdir(parents=True, exist_ok=True)
-    output.root.check()
-    other = foreign_to_all(output.root)
+    other = foreign_to_all(root)
     if other is not None:
         raise ConfigError(
-            f"path={output.root.url()} holds micro-batches of {other}: give a new folder.",
+            f"path={root.url()} holds micro-batches of {other}: give a new folder.",
             remedy="output-folder",
         )
-    output.root.check_exclusive()
+    root.check_exclusive()
     return FilesWork(options, shape)
 
 

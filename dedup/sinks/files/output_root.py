@@ -30,14 +30,11 @@ class OutputRoot(Root):
         super().__init__(path)
         self._uri = path if scheme_of(path) == "s3" else None
 
-    def check(self) -> None:
-        """Raise an error if the output, or the extra ``s3`` that S3 needs, is not available."""
-        if self._uri is not None:
-            _boto3()
-        self.exists("_dedup.query")
-
     def check_exclusive(self) -> None:
-        """Raise ConfigError if the store ignores the condition of a conditional write."""
+        """Raise ConfigError if the store ignores the condition of a conditional write.
+
+        Raises MissingExtraError if the extra ``s3``, which S3 needs, is not installed.
+        """
         if self._uri is None or (self._uri, os.getpid()) in _EXCLUSIVE:
             return
         if self._put_new(_PROBE, b"first") and self._put_new(_PROBE, b"second"):

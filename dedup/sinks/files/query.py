@@ -322,27 +322,6 @@ def _writer(spark: SparkSession, rows: T.StructType, sink: OutputFolder | str) -
     return TaskFiles(staging=str(sink.staging), shape=shape)
 
 
-def can_write(kind: T.DataType, file_format: str) -> bool:
-    """Return whether files can hold values of a type, so that they can be read back."""
-    if file_format == "parquet":
-        return True
-    try:
-        text_schema(T.StructType([T.StructField("_", kind)]))
-    except LeftToSpark:
-        return False
-    nested = (T.ArrayType, T.MapType, T.StructType)
-    if file_format == "csv":
-        return not isinstance(kind, (*nested, T.BinaryType))
-    if isinstance(kind, T.ArrayType):
-        return can_write(kind.elementType, file_format)
-    if isinstance(kind, T.StructType):
-        return all(can_write(field.dataType, file_format) for field in kind.fields)
-    if not isinstance(kind, T.MapType):
-        return True
-    has_key = not isinstance(kind.keyType, (*nested, T.BinaryType))
-    return has_key and can_write(kind.valueType, file_format)
-
-
 def read_back_by(options: Mapping[str, str]) -> Dialect:
     """Return the dialect of lines that tasks read back with these options of Spark's readers."""
     settings = csv_options(options)
