@@ -66,7 +66,7 @@ def test_a_folder_that_was_not_planned_is_refused(inside: str, tmp_path: Path) -
     foreign.mkdir()
     if inside:
         (foreign / inside).touch()
-    with pytest.raises(SinkError, match=r"batch=1 exists already \(with batch=1") as refused:
+    with pytest.raises(SinkError, match="batch=1 exists already") as refused:
         sink.batch("run1", 1, [1], [2])
     assert refused.value.remedy == "sink-markers"
     assert sink.numbers() == once(1)
@@ -269,7 +269,7 @@ def test_nothing_is_published_beside_a_micro_batch_whose_plan_is_lost(
     root = output_of(sink.work.options).root
     root.delete_folder("_batches")
     accepting = FolderSink(sink.path, tmp_path / "checkpoint", accept_lost_markers="true")
-    with pytest.raises(SinkError, match=r"batch=1 exists already \(with batch=1/part-") as refused:
+    with pytest.raises(SinkError, match="batch=1 exists already") as refused:
         accepting.batch("run2", 1, [1], [2])
     assert refused.value.remedy == "sink-markers"
     assert sink.numbers() == once(3)

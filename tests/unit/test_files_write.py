@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import Row
 
 from dedup.errors import DataError, DedupError
 from dedup.sinks.files import output_files
@@ -118,8 +120,8 @@ class Batch:
     def __init__(self, *rows: dict[str, Any]) -> None:
         self.rows = rows
 
-    def collect(self) -> list[dict[str, Any]]:
-        return list(self.rows)
+    def collect(self) -> list[Row]:
+        return [Row(**row) for row in self.rows]
 
 
 @pytest.fixture
@@ -131,8 +133,8 @@ def staged(tmp_path: Path) -> tuple[TaskFiles, Path, dict[str, Any]]:
         file = ParquetOutput(folder / f"{name}.parquet", N, "none")
         file.add(numbers(5))
         file.finish()
-    row = {"path": str(folder / "counted.parquet"), "folder": "v=unique"}
-    return files, folder, row | {"bytes": (folder / "counted.parquet").stat().st_size}
+    row = {"path": str(folder / "counted.parquet"), "name": "v=unique/counted.parquet"}
+    return files, folder, row | {"nbytes": (folder / "counted.parquet").stat().st_size}
 
 
 def test_files_that_tasks_report_are_moved_and_others_are_removed(
@@ -208,7 +210,7 @@ def test_text_files_are_split_by_folder(tmp_path: Path, file_format: str, compre
     unique = {"csv": 'id,n\na,1\n"#",\na,1\n"#",\n',
               "json": '{"id":"a","n":1}\n{"id":"#","n":null}\n' * 2}  # fmt: skip
     late = {"csv": "id,n\n,2\n,2\n", "json": '{"id":null,"n":2}\n' * 2}
-    assert {f.folder: text_of(Path(f.path)) for f in written} == {
+    assert {os.path.dirname(f.name): text_of(Path(f.path)) for f in written} == {
         "v=unique": unique[file_format], "v=late": late[file_format],
     }  # fmt: skip
     nobody = cast(Any, SimpleNamespace())

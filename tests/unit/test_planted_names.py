@@ -30,7 +30,8 @@ from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError, SinkError, StateError
 from dedup.sinks.content import Content
 from dedup.sinks.files.outputs import LocalOutput
-from dedup.sinks.files.plans import BatchPlan, BatchPlans, PlannedFile
+from dedup.sinks.files.plans import BatchPlan, BatchPlans
+from dedup.sinks.files.slice_files import WrittenFile
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.protocol import StagedSlice
@@ -165,7 +166,7 @@ MARKER = Marker(
 
 
 def good_plan() -> BatchPlan:
-    return BatchPlan(MARKER, STAGED, (PlannedFile(f"{STAGED}/d=1/x", "d=1/x", 1),))
+    return BatchPlan(MARKER, STAGED, (WrittenFile(f"{STAGED}/d=1/x", "d=1/x", 1),))
 
 
 def plant(output: Path, change: Callable[[dict[str, Any]], None]) -> None:

@@ -160,7 +160,7 @@ def _staged(
         sizes[entry.name.split("/")[1]].append(entry.size_bytes)
     planned = set()
     if unfinished is not None:
-        planned = {file.staged.split("/")[1] for file in unfinished.files}
+        planned = {file.path.split("/")[1] for file in unfinished.files}
     staged = []
     for name, each in sorted(sizes.items()):
         number = batch_of_staged(name)

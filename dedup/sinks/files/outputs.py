@@ -20,7 +20,7 @@ from dedup.sinks.batch import Batch
 from dedup.sinks.batch_folders import STAGING, flush, folder_of, publish_folder
 from dedup.sinks.files.options import FilesOptions
 from dedup.sinks.files.output_root import OutputRoot
-from dedup.sinks.files.plans import BatchPlan, PlannedFile
+from dedup.sinks.files.plans import BatchPlan
 from dedup.sinks.files.slice_files import WrittenFile, batch_of_staged, gather, staging_folder
 from dedup.storage.localfile import sync
 
@@ -44,7 +44,7 @@ class LocalOutput:
 
     def plan_files(
         self, batch_id: int, files: Sequence[WrittenFile]
-    ) -> tuple[str, list[PlannedFile]]:
+    ) -> tuple[str, list[WrittenFile]]:
         """Arrange staged files for a new plan, and return the plan's folder and files."""
         folder = f"{STAGING}/{batch_id:012d}-{uuid.uuid4().hex}"
         if files:
@@ -53,9 +53,7 @@ class LocalOutput:
             flush(self._path / folder)
             sync(self._path / STAGING)
             sync(self._path)
-        return folder, [
-            PlannedFile(f"{folder}/{_name_of(file)}", _name_of(file), file.nbytes) for file in files
-        ]
+        return folder, [replace(file, path=f"{folder}/{file.name}") for file in files]
 
     def carry_out(self, plan: BatchPlan, again: Sequence[WrittenFile] | None = None) -> None:
         """Make a planned micro-batch visible. A repeated call has the same result.
@@ -100,16 +98,9 @@ class LocalOutput:
                 remedy="sink-markers",
             )
 
-    def unplanned(self, batch_id: int) -> Sequence[str]:
-        """Return the files in the folder of a micro-batch, or the folder's name if it is empty.
-
-        The caller knows no plan of the micro-batch, so the folder should not exist.
-        """
-        folder = self._path / folder_of(batch_id)
-        if not folder.exists():
-            return ()
-        files = sorted(str(p.relative_to(self._path)) for p in folder.rglob("*") if p.is_file())
-        return files or (folder.name,)
+    def has_folder(self, batch_id: int) -> bool:
+        """Return whether a micro-batch has a folder, even an empty one."""
+        return (self._path / folder_of(batch_id)).exists()
 
     def clean(self, batch_id: int) -> None:
         """Remove the staged files of a published micro-batch and of all earlier micro-batches."""
@@ -142,8 +133,8 @@ class StoreOutput:
 
     def plan_files(
         self, batch_id: int, files: Sequence[WrittenFile]
-    ) -> tuple[str, list[PlannedFile]]:
-        return "", [PlannedFile(file.path, _name_of(file), file.nbytes) for file in files]
+    ) -> tuple[str, list[WrittenFile]]:
+        return "", list(files)
 
     def carry_out(self, plan: BatchPlan, again: Sequence[WrittenFile] | None = None) -> None:
         """Copy each file of the plan that is not in its final place yet.
@@ -151,21 +142,21 @@ class StoreOutput:
         This ignores `again`, because readers may have seen some of the plan's files.
         """
 
-        def place(file: PlannedFile) -> None:
+        def place(file: WrittenFile) -> None:
             name = f"{folder_of(plan.marker.batch_id)}/{file.name}"
             if self.root.size(name) == file.nbytes:
                 return
             try:
-                self.root.copy(file.staged, name)
+                self.root.copy(file.path, name)
             except CatalogError:
-                if self.root.exists(file.staged):
+                if self.root.exists(file.path):
                     raise
                 # Another start has copied the object, and removed the staged file.
             # A store may answer "success" with an error inside. The original is deleted next.
             size = self.root.size(name)
             if size != file.nbytes:
-                if not self.root.exists(file.staged):
-                    raise _gone(self.root, plan, file.staged)
+                if not self.root.exists(file.path):
+                    raise _gone(self.root, plan, file.path)
                 raise CatalogError(
                     f"{self.root.url(name)} has {size} bytes instead of {file.nbytes}, after a "
                     "copy that the store has confirmed. The staged file is still there. Start the "
@@ -177,8 +168,8 @@ class StoreOutput:
         with ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
             list(pool.map(place, plan.files))
 
-    def unplanned(self, batch_id: int) -> Sequence[str]:
-        return [file.name for file in self.root.list(folder_of(batch_id))]
+    def has_folder(self, batch_id: int) -> bool:
+        return bool(self.root.list(folder_of(batch_id)))
 
     def clean(self, batch_id: int) -> None:
         names = {file.name.split("/")[1] for file in self.root.list(STAGING)}
@@ -193,10 +184,6 @@ Output: TypeAlias = LocalOutput | StoreOutput
 
 def output_of(options: FilesOptions) -> Output:
     return StoreOutput(options.path) if options.is_on_s3 else LocalOutput(options.path)
-
-
-def _name_of(file: WrittenFile) -> str:
-    return (f"{file.folder}/" if file.folder else "") + Path(file.path).name
 
 
 def _gone(root: OutputRoot, plan: BatchPlan, what: str) -> SinkError:

@@ -18,7 +18,7 @@ from typing import Any
 from dedup.errors import ObjectMissing
 from dedup.sinks.batch_folders import STAGING, data_files, folder_of, published_batches
 from dedup.sinks.files.output_root import OutputRoot
-from dedup.sinks.files.slice_files import batch_of_staged
+from dedup.sinks.files.slice_files import WrittenFile, batch_of_staged
 from dedup.sinks.marker import Marker, reading
 from dedup.sinks.options import located
 from dedup.storage.document import from_document, to_document
@@ -31,21 +31,8 @@ _STAGED = re.compile(rf"{STAGING}/(?:[0-9]{{12}}-[0-9a-f]{{32}}|files-[0-9]{{12}
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedFile:
-    """A file of a planned micro-batch.
-
-    `staged` is the place below the output where the file is staged. `name` is the final name below
-    the micro-batch's folder, and includes partition folders.
-    """
-
-    staged: str
-    name: str
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """The plan of one micro-batch.
+    """The plan of one micro-batch. The paths of its files are below the output.
 
     On a local disk `folder` is the staged folder, which the sink renames to the micro-batch's
     folder. A micro-batch without rows has no files and no folder.
@@ -53,7 +40,7 @@ class BatchPlan:
 
     marker: Marker
     folder: str
-    files: tuple[PlannedFile, ...]
+    files: tuple[WrittenFile, ...]
 
 
 class BatchPlans:
@@ -67,7 +54,7 @@ class BatchPlans:
         body = {
             "marker": asdict(plan.marker),
             "folder": plan.folder,
-            "files": [[file.staged, file.name, file.nbytes] for file in plan.files],
+            "files": [[file.path, file.name, file.nbytes] for file in plan.files],
         }
         data = to_document(body, version=_FORMAT)
         return self._root.create_bytes(_name(plan.marker.batch_id), data)
@@ -112,11 +99,11 @@ def _plan(body: dict[str, Any], batch_id: int, *, is_local: bool) -> BatchPlan:
     folder = text(body["folder"])
     listed = (array(file, 3) for file in array(body["files"]))
     files = tuple(
-        PlannedFile(path_below(staged), path_below(name), integer(nbytes, 0))
-        for staged, name, nbytes in listed
+        WrittenFile(path_below(path), path_below(name), integer(nbytes, 0))
+        for path, name, nbytes in listed
     )
     # On a local disk the sink renames one folder. In a store it copies each staged file.
-    waiting = [folder] if is_local else [file.staged.rpartition("/")[0] for file in files]
+    waiting = [folder] if is_local else [file.path.rpartition("/")[0] for file in files]
     for each in waiting if files else []:
         staged_for = batch_of_staged(each.rpartition("/")[2])
         if not _STAGED.fullmatch(each) or staged_for != batch_id:

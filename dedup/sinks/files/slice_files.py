@@ -7,6 +7,7 @@ whose results Spark accepts.
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import Iterable
@@ -64,11 +65,13 @@ class FileShape:
 class WrittenFile:
     """A file that a task has finished and made durable.
 
-    `folder` is the file's future folder, below the folder of the micro-batch.
+    `path` is where the file is. It is below the output once the driver knows the file from a plan,
+    and always in a store. `name` is the file's future name below the folder of the micro-batch, and
+    includes partition folders.
     """
 
     path: str
-    folder: str
+    name: str
     nbytes: int
 
 
@@ -101,7 +104,10 @@ class SliceFiles:
         for below in list(self._open):
             self._finish(below)
         faults.point("files.written")
-        return [WrittenFile(str(file.path), below, file.nbytes) for below, file in self._done]
+        return [
+            WrittenFile(str(file.path), os.path.join(below, file.path.name), file.nbytes)
+            for below, file in self._done
+        ]
 
     def _file(self, below: str) -> OutputFile:
         if below not in self._open:
@@ -130,11 +136,11 @@ def gather(files: Iterable[WrittenFile], folder: Path) -> None:
     """Move the files of all tasks to a new folder, which can then be published."""
     folder.mkdir(parents=True)
     for file in files:
-        path, below = Path(file.path), folder / file.folder
-        below.mkdir(parents=True, exist_ok=True)
+        path, target = Path(file.path), folder / file.name
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
             size = path.stat().st_size
-            path.rename(below / path.name)
+            path.rename(target)
         except OSError as error:
             raise _changed(path, str(error.strerror)) from error
         if size != file.nbytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,11 +17,11 @@ from dedup.spark.executor.task import Task
 from dedup.spark.executor.unpack import unpack
 from dedup.spark.plan import Plan
 
-#: Columns of a task's result. Each row describes a written file by path, partition folder and size.
-WRITTEN = "path string, folder string, bytes bigint"
+#: Columns of a task's result. Each row has the fields of a `WrittenFile`.
+WRITTEN = "path string, name string, nbytes bigint"
 #: What to do about a text that is not UTF-8.
 _ADVICE = "Correct the record, or write Parquet (--output-format parquet), which keeps all bytes."
-_WRITTEN_ARROW = pa.schema([("path", pa.string()), ("folder", pa.string()), ("bytes", pa.int64())])
+_WRITTEN_ARROW = pa.schema([("path", pa.string()), ("name", pa.string()), ("nbytes", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +44,12 @@ class TaskFiles:
                 with only_utf8(self.shape.file_format.upper(), _ADVICE):
                     files.add(rows)
             written = files.finish()
-        yield pa.RecordBatch.from_pylist(
-            [{"path": f.path, "folder": f.folder, "bytes": f.nbytes} for f in written],
-            schema=_WRITTEN_ARROW,
-        )
+        yield pa.RecordBatch.from_pylist(list(map(asdict, written)), schema=_WRITTEN_ARROW)
 
     def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
         """Run the micro-batch, and move the files that its tasks wrote to `folder`."""
-        written = batch.collect()
+        files = [WrittenFile(**row.asDict()) for row in batch.collect()]
         faults.point("files.collected")
-        files = [WrittenFile(row["path"], row["folder"], row["bytes"]) for row in written]
         gather(files, folder)
         for parent in {Path(file.path).parent for file in files}:
             # The remaining files are from attempts whose results Spark did not accept.

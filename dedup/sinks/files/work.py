@@ -107,8 +107,17 @@ class FilesPort:
 
     def commit(self, marker: Marker) -> None:
         """Create the micro-batch's plan, and carry it out to make the micro-batch visible."""
-        self._refuse_unplanned(marker.batch_id)
-        folder, files = self._output.plan_files(marker.batch_id, self._files())
+        number, root = marker.batch_id, self._output.root
+        # If there is a plan, another start has created it first, and the next try finds it.
+        if self._output.has_folder(number) and self._plans.read(number) is None:
+            raise SinkError(
+                f"{root.url(folder_of(number))} exists already, and {root.url(PLANS)} has no plan "
+                f"of it. Either the plan of micro-batch {number} is lost, or somebody else has "
+                "made the folder. Rows of the micro-batch could be there twice, or be lost. "
+                "Nothing was published.",
+                remedy="sink-markers",
+            )
+        folder, files = self._output.plan_files(number, self._files())
         plan = BatchPlan(marker, folder, tuple(files))
         faults.point("files.laid.out")
         if not self._plans.create(plan):
@@ -123,15 +132,3 @@ class FilesPort:
     def _files(self) -> list[WrittenFile]:
         written = (each for each in self._staged.slices if isinstance(each, WrittenSlice))
         return [file for each in written for file in each.files]
-
-    def _refuse_unplanned(self, number: int) -> None:
-        root, shown = self._output.root, self._output.unplanned(number)
-        # If there is a plan, another start has created it first. `commit` then finds that plan.
-        if shown and self._plans.read(number) is None:
-            raise SinkError(
-                f"{root.url(folder_of(number))} exists already (with {shown[0]}), and "
-                f"{root.url(PLANS)} has no plan of it. Either the plan of micro-batch {number} is "
-                "lost, or somebody else has made the folder. Rows of the micro-batch could be "
-                "there twice, or be lost. Nothing was published.",
-                remedy="sink-markers",
-            )
