@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pyarrow as pa
 import pyspark
 from pyspark.sql import types as T  # noqa: N812
 
@@ -42,7 +41,15 @@ def file_shape(options: FilesOptions, schema: T.StructType) -> FileShape:
     for field in in_files.fields:
         if why := _unfit_for_files(field.dataType, options.file_format):
             raise ConfigError(f"Column {field.name!r} {why}")
-    columns = _columns(in_files)
+    # Drop the metadata of columns, which only Spark's own readers and writers use.
+    plain = T.StructType([T.StructField(f.name, f.dataType, True) for f in in_files.fields])
+    try:
+        columns = arrow_schema(plain, "UTC")
+    except LeftToSpark as error:
+        raise ConfigError(
+            f"The sink cannot write the stream: {error}. Cast it, or write it with Spark's own "
+            "format."
+        ) from None
     if options.file_format == "parquet":
         version = pyspark.__version__.partition(".dev")[0]
         columns = with_spark_metadata(columns, in_files.json(), version)
@@ -54,18 +61,6 @@ def file_shape(options: FilesOptions, schema: T.StructType) -> FileShape:
         dialect=Dialect(header=options.header),
         target_bytes=options.target_bytes,
     )
-
-
-def _columns(schema: T.StructType) -> pa.Schema:
-    # Drop the metadata of columns, which only Spark's own readers and writers use.
-    plain = T.StructType([T.StructField(f.name, f.dataType, True) for f in schema.fields])
-    try:
-        return arrow_schema(plain, "UTC")
-    except LeftToSpark as error:
-        raise ConfigError(
-            f"The sink cannot write the stream: {error}. Cast it, or write it with Spark's own "
-            "format."
-        ) from None
 
 
 def _unfit_for_folders(name: str, field: T.StructField | None) -> str:

@@ -123,6 +123,15 @@ def inspect_folder(path: str, progress: Progress | None) -> FilesInspection:
     batch_id = plan.marker.batch_id if plan else max(shown, default=None)
     whole = plan is None or is_whole(root, plan)
     marker = plan.marker if plan else None
+    if plan is None:
+        restart = "The output has no plan of a micro-batch, so the next start is unknown here."
+    else:
+        restart = next_start([plan.marker], progress)
+    if not whole:
+        restart = (
+            f"Micro-batch {batch_id} is decided and not whole yet: its query, or its next start, "
+            f"publishes the rest. {restart}"
+        )
     return FilesInspection(
         path=root.url(),
         query_id=owner[0],
@@ -136,19 +145,7 @@ def inspect_folder(path: str, progress: Progress | None) -> FilesInspection:
         writer=marker.writer if marker else None,
         time_ms=marker.time_ms if marker else None,
         staged=_staged(root, batch_id, None if whole else plan),
-        restart=_restart(plan, progress, whole=whole),
-    )
-
-
-def _restart(plan: BatchPlan | None, progress: Progress | None, *, whole: bool) -> str:
-    if plan is None:
-        return "The output has no plan of a micro-batch, so the next start is unknown here."
-    start = next_start([plan.marker], progress)
-    if whole:
-        return start
-    return (
-        f"Micro-batch {plan.marker.batch_id} is decided and not whole yet: its query, or its next "
-        f"start, publishes the rest. {start}"
+        restart=restart,
     )
 
 

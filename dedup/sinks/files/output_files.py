@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -206,11 +206,12 @@ def with_spark_metadata(columns: pa.Schema, spark_json: str, version: str) -> pa
     From the Spark version readers know that old dates are in today's calendar. `spark_json`
     describes what Parquet cannot express, such as comments on columns.
     """
-    noted: Mapping[str, str] = {
-        "org.apache.spark.version": version,
-        "org.apache.spark.sql.parquet.row.metadata": spark_json,
-    }
-    return columns.with_metadata(noted)
+    return columns.with_metadata(
+        {
+            "org.apache.spark.version": version,
+            "org.apache.spark.sql.parquet.row.metadata": spark_json,
+        }
+    )
 
 
 def _repeating(rows: pa.Table) -> list[str]:

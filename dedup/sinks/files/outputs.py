@@ -63,8 +63,20 @@ class LocalOutput:
         """
         if not plan.files:
             return
-        source, number = self._path / plan.folder, plan.marker.batch_id
-        self._refuse_foreign(plan)
+        number = plan.marker.batch_id
+        source, target = self._path / plan.folder, self._path / folder_of(number)
+        # The sink would take a folder of another writer for the published micro-batch, and delete
+        # the staged files. A folder with the plan's files is the sink's own: `publish_folder` may
+        # copy files instead of renaming the folder. Look for `target` first, because a start that
+        # publishes in between renames `source`.
+        is_there_too = target.exists() and source.exists()
+        if is_there_too and not all((target / file.name).exists() for file in plan.files):
+            raise SinkError(
+                f"Somebody else made {target} while micro-batch {number} was on its way there. Its "
+                f"files are still in {plan.folder}. Nothing was published, and nothing is lost. "
+                f"Move {target} elsewhere, and start the query again.",
+                remedy="sink-markers",
+            )
         if source.is_symlink():
             raise SinkError(
                 f"{source} is a link that somebody else has made, and a folder of staged files "
@@ -72,31 +84,12 @@ class LocalOutput:
                 "start the query again.",
                 remedy="sink-markers",
             )
-        if not source.exists() and not (self._path / folder_of(number)).exists():
+        if not source.exists() and not target.exists():
             # Keep this order: another start may rename the folder in between.
             if again is None:
                 raise _gone(self.root, plan, plan.folder)
             source = self._path / self.plan_files(number, again)[0]
         publish_folder(source, self._path, number)
-
-    def _refuse_foreign(self, plan: BatchPlan) -> None:
-        """Raise SinkError if another writer has made the micro-batch's folder in the output.
-
-        The sink would take that folder for the published micro-batch, and delete the staged files.
-        If the folder has the plan's files, the sink has made it: `publish_folder` may copy files
-        instead of renaming the folder.
-        """
-        target = self._path / folder_of(plan.marker.batch_id)
-        # Keep this order. A start that publishes in between renames the staged folder.
-        if not target.exists() or not (self._path / plan.folder).exists():
-            return
-        if not all((target / file.name).exists() for file in plan.files):
-            raise SinkError(
-                f"Somebody else made {target} while micro-batch {plan.marker.batch_id} was on its "
-                f"way there. Its files are still in {plan.folder}. Nothing was published, and "
-                f"nothing is lost. Move {target} elsewhere, and start the query again.",
-                remedy="sink-markers",
-            )
 
     def has_folder(self, batch_id: int) -> bool:
         """Return whether a micro-batch has a folder, even an empty one."""

@@ -38,12 +38,8 @@ _SPARK = {
 CHUNK_BYTES = 128 << 20
 
 
-class NotWritten(Exception):
-    """The sinks cannot write to a column of this type."""
-
-
 def spark_name(arrow: pa.DataType) -> str:
-    """Return the name of the Spark type for an Arrow type, or raise NotWritten."""
+    """Return Spark's name for an Arrow type, or Arrow's name if the sinks do not write the type."""
     if pa.types.is_map(arrow):
         return f"map<{spark_name(arrow.key_type)},{_nested(arrow.item_field)}>"
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
@@ -52,15 +48,12 @@ def spark_name(arrow: pa.DataType) -> str:
         return f"struct<{','.join(f'{field.name}:{_nested(field)}' for field in arrow)}>"
     if pa.types.is_decimal128(arrow):
         return f"decimal({arrow.precision},{arrow.scale})"
-    if arrow not in _SPARK:
-        raise NotWritten(str(arrow))
-    return _SPARK[arrow]
+    return _SPARK.get(arrow, str(arrow))
 
 
 def _nested(field: pa.Field) -> str:
-    if not field.nullable:
-        raise NotWritten("nested and requires a value, which this sink does not check")
-    return spark_name(field.type)
+    # The sinks do not check nested values, so no stream fits a type that requires them.
+    return spark_name(field.type) + ("" if field.nullable else " not null")
 
 
 def new_columns(stream: T.StructType) -> pa.Schema:
@@ -120,10 +113,7 @@ def fit_columns(
 
 
 def _misfit(kind: str, arrow: pa.DataType) -> str:
-    try:
-        target = spark_name(arrow)
-    except NotWritten as error:
-        return f"its type there is {error}"
+    target = spark_name(arrow)
     if kind == target or target in _WIDER.get(kind, ()):
         return ""
     mine, theirs = decimal_size(kind), decimal_size(target)
