@@ -86,7 +86,7 @@ def inspect_kafka(options: KafkaOptions, progress: Progress | None) -> KafkaInsp
 
 
 def _slots(log: KafkaMarkers, held: list[HeldBack]) -> list[SlotState]:
-    committed, every = log.at_once(committed=True), log.at_once(committed=False)
+    committed, every = log.read(wait=False), log.read(committed=False, wait=False)
     blocked = {place.partition for place in held if place.topic == log.topic}
     partitions = log.partitions()
     states = []
@@ -119,8 +119,6 @@ def _timestamps(settings: ClientSettings, topic: str, places: Mapping[int, int])
     A partition whose record cannot be read is not in the result.
     """
     library = confluent(_PURPOSE)
-    if not places:
-        return {}
     consumer = library.Consumer(consumer_config(settings, committed=False))
     times_ms: dict[int, int] = {}
     try:

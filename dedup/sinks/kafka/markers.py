@@ -51,18 +51,19 @@ class KafkaMarkers:
 
     def partitions(self) -> int:
         """Return the number of partitions, or raise SinkError if the topic is gone."""
-        cluster = self._ask(
-            lambda: self._admin.list_topics(self.topic, timeout=self._clients.block_ms / 1000),
-            lambda metadata: metadata.topics[self.topic].partitions,
+        timeout_s = self._clients.block_ms / 1000
+        partitions = self._ask(
+            lambda: (
+                self._admin.list_topics(self.topic, timeout=timeout_s).topics[self.topic].partitions
+            )
         )
-        partitions = len(cluster.topics[self.topic].partitions)
         if not partitions:
             raise SinkError(
                 f"The topic of the markers, {self.topic!r}, is gone from "
                 f"{self._clients.servers}. Nothing was written.",
                 remedy="sink-markers",
             )
-        return partitions
+        return len(partitions)
 
     def partition_of(self, query_id: str, sink: str, slot: int, partitions: int) -> int:
         """Return the partition of a slot's markers. Neighbouring slots get different partitions."""
@@ -72,7 +73,7 @@ class KafkaMarkers:
         """Return the newest committed marker of a slot. The caller must own the slot."""
         partition = self.partition_of(query_id, sink, slot, self.partitions())
         key = marker_key(query_id, sink, slot)
-        return self._newest([partition], {key}, committed=True).get(key)
+        return self.read([partition], {key}).get(key)
 
     def all_newest(self, query_id: str, sink: str, *, committed: bool = True) -> dict[int, Marker]:
         """Return the newest marker of each slot of a sink.
@@ -80,32 +81,29 @@ class KafkaMarkers:
         If `committed` is false, the result includes markers of open and aborted transactions, and
         the call does not wait until open transactions end.
         """
-        markers = self._newest(range(self.partitions()), None, committed=committed)
         return {
             marker.slot: marker
-            for marker in markers.values()
+            for marker in self.read(committed=committed).values()
             if (marker.query_id, marker.sink) == (query_id, sink)
         }
 
-    def at_once(self, *, committed: bool) -> dict[bytes, Marker]:
-        """Return the newest marker of every slot that a reader sees now, without waiting.
-
-        Use the result only for display. A reader does not see committed markers that come after an
-        open transaction, so they may be missing.
-        """
-        return self._newest(range(self.partitions()), None, committed=committed, wait=False)
-
-    def _newest(
+    def read(
         self,
-        partitions: Iterable[int],
-        keys: set[bytes] | None,
+        partitions: Iterable[int] | None = None,
+        keys: set[bytes] | None = None,
         *,
-        committed: bool,
+        committed: bool = True,
         wait: bool = True,
     ) -> dict[bytes, Marker]:
+        """Return the newest marker of each key in some partitions, by default in all of them.
+
+        If `wait` is false, this reads what a reader sees now. Use the result only for display: a
+        reader does not see committed markers that come after an open transaction.
+        """
         newest: dict[bytes, Marker] = {}
+        places = list(range(self.partitions()) if partitions is None else partitions)
         with self._reading:
-            messages = self._read(list(partitions), committed=committed, wait=wait)
+            messages = self._read(places, committed=committed, wait=wait)
             relevant = [message for message in messages if keys is None or message.key() in keys]
         for message in relevant:
             key, value = message.key(), message.value()
@@ -177,14 +175,17 @@ class KafkaMarkers:
 
         return self._ask(offsets)
 
-    def _ask(self, request: Callable[[], T], is_complete: Callable[[T], object] = bool) -> T:
-        """Return the brokers' answer. Repeat the request while a broker does not know the topic."""
+    def _ask(self, request: Callable[[], dict[int, T]]) -> dict[int, T]:
+        """Return what the brokers know of partitions, by number.
+
+        Repeats the request while a broker does not know the topic.
+        """
         deadline = time.monotonic() + _NEW_TOPIC_S
         while True:
             late = time.monotonic() > deadline
             try:
                 answer = request()
-                if late or is_complete(answer):
+                if late or answer:
                     return answer
             except self._library.KafkaException as error:
                 if late or not is_passing(error.args[0]):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from dedup.errors import ConfigError
 from dedup.sources.kafka.client_options import ClientSettings
 from dedup.sources.kafka.clients import check_known
 from dedup.sources.kafka.cluster import Cluster, Topic
+
+logger = logging.getLogger("dedup")
 
 #: Settings of a topic of markers. Compaction keeps the newest marker of each slot permanently. The
 #: segments are small, so that Kafka compacts them soon and the log stays short.
@@ -26,20 +29,19 @@ _INSYNC = "min.insync.replicas"
 
 def check_topics(
     settings: ClientSettings, topics: Iterable[str], marker_topic: str | None = None
-) -> list[str]:
+) -> None:
     """Check a sink's topics, and create the topic of its markers if it is missing.
 
     `topics` is empty if a column names the topic of each record. `marker_topic` is None for a sink
-    without transactions. Returns sentences that say what this function could not check.
+    without transactions. Logs a warning of what this function could not check.
     """
     check_known(settings, transactional=marker_topic is not None)
     cluster = Cluster(settings)
     cluster.broker_ids()
     targets = [existing(cluster, name) for name in topics]
-    if marker_topic is None:
-        return []
-    markers = cluster.topic(marker_topic) or _make_markers(cluster, marker_topic, targets)
-    return _check_markers(cluster, markers)
+    if marker_topic is not None:
+        markers = cluster.topic(marker_topic) or _make_markers(cluster, marker_topic, targets)
+        _check_markers(cluster, markers)
 
 
 def existing(cluster: Cluster, name: str, advice: str = "") -> Topic:
@@ -76,14 +78,15 @@ def _make_markers(cluster: Cluster, name: str, targets: list[Topic]) -> Topic:
     )
 
 
-def _check_markers(cluster: Cluster, topic: Topic) -> list[str]:
+def _check_markers(cluster: Cluster, topic: Topic) -> None:
     name, config = topic.name, cluster.settings_of("topic", topic.name)
     if config is None:
-        return [
-            f"The broker does not let this user read the settings of topic {name!r}. Its "
-            "cleanup.policy must be compact, or Kafka deletes markers after some time."
-        ]
-    if config["cleanup.policy"] != "compact":
+        logger.warning(
+            "The broker does not let this user read the settings of topic %r. Its cleanup.policy "
+            "must be compact, or Kafka deletes markers after some time.",
+            name,
+        )
+    elif config["cleanup.policy"] != "compact":
         raise ConfigError(
             f"The topic of markers {name!r} has cleanup.policy={config['cleanup.policy']}: Kafka "
             "would delete markers after some time, and the sink could not know what is published. "
@@ -91,4 +94,3 @@ def _check_markers(cluster: Cluster, topic: Topic) -> list[str]:
             f"--bootstrap-server HOST:9092 --alter --entity-type topics --entity-name {name} "
             "--add-config cleanup.policy=compact"
         )
-    return []

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from dedup.errors import ConfigError, DataError
 from dedup.sinks.columns import refuse_twins
 from dedup.sinks.kafka.client_errors import describe_record, permanent_error
-from dedup.sinks.kafka.options import BY_KEY, BY_TASK, KafkaOptions, load_partitioner
+from dedup.sinks.kafka.options import BY_KEY, KafkaOptions, load_partitioner
 from dedup.sinks.utf8 import check_utf8, only_utf8
 from dedup.sources.kafka.clients import confluent
 
@@ -88,12 +88,10 @@ def record_shape(columns: Sequence[tuple[str, str]], options: KafkaOptions) -> R
 
 
 def _normal(name: str, column: pa.Array) -> pa.Array:
-    if name != "timestamp":
-        return column.cast(_COLUMNS[name][0])
-    # Kafka stores milliseconds. Round down, even before 1970.
-    micros = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
-    values = np.floor_divide(micros.fill_null(0).to_numpy(zero_copy_only=False), 1000)
-    return pa.array(values, pa.int64(), mask=np.asarray(pc.is_null(column)))
+    if name == "timestamp":
+        # Kafka stores milliseconds. `_check` rejects times before 1970, which this would round up.
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
+    return column.cast(_COLUMNS[name][0])
 
 
 def _check(records: pa.RecordBatch, first_row: int, max_bytes: int) -> None:
@@ -167,21 +165,23 @@ class DeliveryFailure:
 
 
 class Sender:
-    """A sender of records. It has one producer, which `connect` makes."""
+    """A producer with the properties in `config`, and what it sends."""
 
-    producer: Any
-
-    def __init__(self, options: KafkaOptions, failure: DeliveryFailure | None = None) -> None:
+    def __init__(
+        self,
+        options: KafkaOptions,
+        config: dict[str, Any],
+        failure: DeliveryFailure | None = None,
+        **more: Any,
+    ) -> None:
         self._options = options
         chooser = options.partitioner
         is_path = isinstance(chooser, str) and ":" in chooser
         self._partitioner = load_partitioner(str(chooser)) if is_path else chooser
         self._partitions: dict[str, int] = {}
         self.failure = failure or DeliveryFailure()
-        self._last: tuple[Any, ...] = ()
-
-    def connect(self, config: dict[str, Any], **more: Any) -> None:
-        """Make the producer. The producer reports only failures, not successful deliveries."""
+        #: Topic, value, key, partition and more of the last record.
+        self._last: tuple[Any, ...] = ("none yet", None, None, None)
         own = {
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": 262_144,
@@ -189,19 +189,19 @@ class Sender:
             # time limit of a transaction, because the error of that limit would not name the topic.
             "topic.metadata.propagation.max.ms": 5_000,
         }
-        properties = self._options.clients.properties
         reports = {
             "delivery.report.only.error": True,
             "on_delivery": self.failure.on_delivery,
             "error_cb": self.failure.on_error,
         }
+        properties = options.clients.properties
         defaults = {name: value for name, value in own.items() if name not in properties}
-        self.producer = confluent().Producer(config | defaults | reports, **more)
+        self.producer: Any = confluent().Producer(config | defaults | reports, **more)
 
     @property
     def last_record(self) -> str:
-        topic, value, key, *rest = self._last or ("none yet", None, None)
-        return describe_record(topic, value, key, rest[0] if rest else None)
+        topic, value, key, partition, *_ = self._last
+        return describe_record(topic, value, key, partition)
 
     def begin(self) -> None:
         self.failure.first = self.failure.client = None
@@ -230,26 +230,20 @@ class Sender:
         return self._partitions[topic]
 
     def _arguments(self, records: pa.RecordBatch, task: int) -> Any:
-        """Yield the arguments of `produce` for each record, but only the necessary arguments."""
-        lists = {n: records.column(n).to_pylist() for n in records.schema.names if n != "timestamp"}
-        values, keys = lists["value"], lists.get("key", repeat(None))
-        topics = lists.get("topic", repeat(self._options.topic))
-        plain = {"headers", "timestamp", "partition"}.isdisjoint(records.schema.names)
-        if plain and self._partitioner == BY_KEY:
-            return zip(topics, values, keys, strict=False)
+        """Yield the arguments of `produce` for each record."""
+        lists = {name: records.column(name).to_pylist() for name in records.schema.names}
+        topics, none = lists.get("topic", repeat(self._options.topic)), repeat(None)
         places = self._chosen(records, task)
         if "partition" in lists:
             pairs = zip(lists["partition"], places, strict=False)
             places = [explicit if explicit is not None else chosen for explicit, chosen in pairs]
-        if {"headers", "timestamp"}.isdisjoint(records.schema.names):
-            return zip(topics, values, keys, places, strict=False)
         times: Any = repeat(0)
-        if "timestamp" in records.schema.names:
-            times = records.column("timestamp").fill_null(0).to_pylist()
-        headers = lists.get("headers", repeat(None))
+        if "timestamp" in lists:
+            times = [time_ms or 0 for time_ms in lists["timestamp"]]
+        headers = lists.get("headers", none)
         if "headers" in lists:
             headers = [each and [(h["key"], h["value"]) for h in each] for each in headers]
-        none = repeat(None)
+        values, keys = lists["value"], lists.get("key", none)
         return zip(topics, values, keys, places, none, none, times, headers, strict=False)
 
     def _chosen(self, records: pa.RecordBatch, task: int) -> Any:
@@ -267,11 +261,10 @@ class Sender:
         for topic in dict.fromkeys(topics):
             rows = np.flatnonzero(topics == topic)
             count = self.partitions(topic)
-            if chooser == BY_TASK:
-                chosen[rows] = task % count
-                continue
-            assert callable(chooser)
-            partitions = np.asarray(chooser(keys.take(rows), values.take(rows), count))
+            if isinstance(chooser, str):  # BY_TASK
+                partitions = np.full(len(rows), task % count)
+            else:
+                partitions = np.asarray(chooser(keys.take(rows), values.take(rows), count))
             fits = partitions.shape == rows.shape and partitions.dtype.kind in "iu"
             if not fits or (
                 len(partitions) and not 0 <= partitions.min() <= partitions.max() < count

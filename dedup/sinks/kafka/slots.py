@@ -20,7 +20,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -55,15 +54,12 @@ _SOONEST = 0.75
 _OWNERS = 8
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(Sender):
     """A producer that the process keeps. The producer owned its slot when it was used last."""
 
-    producer: Any
-    sender: Sender
     last: Marker | None = None
     #: Whether the last commit may have been sent twice.
-    repeated: bool = False
+    repeated = False
 
 
 #: Kept producers, keyed by servers, transactional ID and sender options, in the order of last use.
@@ -115,15 +111,15 @@ class KafkaSlot:
         self.drop()
         if (other := _held.pop(self._key, None)) is not None:
             other.producer.purge()
-        sender = Sender(self._options)
         config = transactional_config(self._options.clients, self.id)
         # If the user has set `kafka.debug`, let librdkafka write to the error stream, its default.
-        sender.connect(config, **({} if "debug" in config else {"logger": client_log}))
+        logger: dict[str, Any] = {} if "debug" in config else {"logger": client_log}
+        held = _Held(self._options, config, **logger)
         deadline = time.monotonic() + self._options.clients.block_ms / 1000
         faults.point("kafka.init.before")
-        self._init_transactions(sender, deadline)
+        self._init_transactions(held, deadline)
         faults.point("kafka.init.after")
-        self._mine = _held[self._key] = _Held(sender.producer, sender)
+        self._mine = _held[self._key] = held
         self.is_just_owned = True
         while len(_held) > KEPT:
             _held.popitem(last=False)
@@ -170,13 +166,13 @@ class KafkaSlot:
                 "the commit before may have been sent twice, and the second one may still arrive, "
                 "so the slot must be owned again"
             )
-        held.sender.begin()
+        held.begin()
         self._call("begin", held.producer.begin_transaction)
         if self._key in _held:
             _held.move_to_end(self._key)
 
     def send(self, records: pa.RecordBatch) -> None:
-        sender = self._open().sender
+        sender = self._open()
         try:
             sender.send(records, self.number)
         except ConfigError:  # from the user's own partitioner, or the topic does not exist
@@ -190,16 +186,11 @@ class KafkaSlot:
     def flush(self) -> None:
         held = self._open()
         deadline = time.monotonic() + self._timeout_s
-        try:
-            while left := held.producer.flush(1.0):
-                if held.sender.failure.first is not None or time.monotonic() > deadline:
-                    break
-        except self._library.KafkaException as error:
-            raise self._failed("send", error) from None
-        except SystemError as error:
-            raise self._fatal(error) from None
-        if held.sender.failure.first is not None:
-            reason, message = held.sender.failure.first
+        while left := self._call("send", held.producer.flush, 1.0):
+            if held.failure.first is not None or time.monotonic() > deadline:
+                break
+        if held.failure.first is not None:
+            reason, message = held.failure.first
             rejection = rejected_record(reason, message)
             if isinstance(rejection, Fenced):
                 rejection = self._given_up(message) or rejection
@@ -232,7 +223,7 @@ class KafkaSlot:
     def pre_commit(self, marker: Marker) -> None:
         faults.point("kafka.marker.before")
         held, markers = self._open(), kafka_markers(self._options)
-        count = held.sender.partitions(markers.topic)
+        count = held.partitions(markers.topic)
         place = markers.partition_of(marker.query_id, marker.sink, marker.slot, count)
         record = (markers.topic, marker.to_bytes(), marker.key(), place)
         self._call("write the marker", held.producer.produce, *record)
@@ -285,11 +276,13 @@ class KafkaSlot:
             raise Fenced(f"this attempt has no producer of {self.id} any more")
         return self._mine
 
-    def _call(self, what: str, call: Any, *arguments: Any) -> None:
+    def _call(self, what: str, call: Any, *arguments: Any) -> Any:
         try:
-            call(*arguments)
+            return call(*arguments)
         except self._library.KafkaException as error:
             raise self._failed(what, error) from None
+        except SystemError as error:
+            raise self._fatal(error) from None
 
     def _failed(self, what: str, error: Any) -> Exception:
         """Return the exception for an error within a transaction, and discard the producer."""

@@ -91,20 +91,20 @@ class KafkaWork(SlotWork[KafkaSlot]):
                 left = sender.producer.flush(self.options.clients.transaction_timeout_ms / 1000)
         except confluent().KafkaException as error:
             raise _not_written(error.args[0], sender.last_record) from None
-        if self.options.mode == AT_LEAST_ONCE:
-            failure = sender.failure
-            if failure.client is not None and (left or failure.first):
-                raise _not_written(failure.client, sender.last_record)
-            if failure.first is not None:
-                reason, message = failure.first
-                raise _not_written(reason, describe_message(message))
-            if left:
-                raise SinkError(
-                    f"Some records of slice {slot} were not written, because the brokers do not "
-                    f"answer. {_AGAIN}"
-                )
-        lost = sender.failure
-        return content, lost.count() if isinstance(lost, Undelivered) else 0
+        failure = sender.failure
+        if isinstance(failure, Undelivered):
+            return content, failure.count()
+        if failure.client is not None and (left or failure.first):
+            raise _not_written(failure.client, sender.last_record)
+        if failure.first is not None:
+            reason, message = failure.first
+            raise _not_written(reason, describe_message(message))
+        if left:
+            raise SinkError(
+                f"Some records of slice {slot} were not written, because the brokers do not "
+                f"answer. {_AGAIN}"
+            )
+        return content, 0
 
     def complete(self, results: Sequence[TaskResult]) -> None:
         super().complete(results)
@@ -165,8 +165,7 @@ def ready(options: KafkaOptions, columns: Sequence[tuple[str, str]]) -> KafkaWor
     )  # fmt: skip
     if question not in _checked:
         topics = [] if options.topic is None else [options.topic]
-        for note in check_topics(clients, topics, markers):
-            logger.warning("%s", note)
+        check_topics(clients, topics, markers)
         _checked.add(question)
     return work
 
@@ -182,8 +181,7 @@ def _sender(options: KafkaOptions) -> Sender:
     key = (tuple(sorted(clients.properties.items())), options.topic, chooser, options.mode)
     if key not in _senders:
         undelivered = Undelivered() if options.mode == NONE else None
-        sender = Sender(options, undelivered)
-        sender.connect(producer_config(clients))
+        sender = Sender(options, producer_config(clients), undelivered)
         if undelivered is not None:
             undelivered.watch(sender.producer)
         _senders[key] = sender
