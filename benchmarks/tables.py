@@ -35,6 +35,8 @@ PIPELINES = {
 #: Micro-batches at the end of a window: 4 M and 10 M live IDs (1 M rows each), 3 M (300,000 rows).
 _AT_4M, _AT_10M, _AT_3M = 5, 12, 10
 _WINDOW = 3
+#: An operator has eight buckets, unless `bucket_length` says otherwise.
+_BUCKETS = 8
 
 
 def result(name: str) -> Any:
@@ -98,14 +100,17 @@ def cluster() -> str:
     return rows(["ms per micro-batch", "Kafka records of 700 bytes", "26 columns"], lines)
 
 
-def _runs(name: str) -> str:
-    found = result(name)
-    middle = {way: median(times) for way, times in found["seconds"].items() if times}
-    base = middle["dedup run"]
-    of = f", {found['file_format'].upper()}" if "file_format" in found else ""
-    head = [f"{found['rows'] / 1e6:.0f} M rows, {found['shape']}{of}", "s", "/ `dedup run`"]
-    ordered = sorted(middle.items(), key=lambda item: item[1])
-    return rows(head, ([way, f"{s:.1f}", f"{s / base:.2f}x"] for way, s in ordered))
+def _runs(*names: str) -> str:
+    """Whole processes, the fastest of the first result on top."""
+    cells: dict[str, list[str]] = {}
+    titles = []
+    for found in map(result, names):
+        middle = {way: median(times) for way, times in found["seconds"].items() if times}
+        for way, s in sorted(middle.items(), key=lambda item: item[1]):
+            cells.setdefault(way, []).append(f"{s:.1f} ({s / middle['dedup run']:.2f}x)")
+        of = f", {found['file_format'].upper()}" if "file_format" in found else ""
+        titles.append(f"{found['rows'] / 1e6:.0f} M rows, {found['shape']}{of}")
+    return rows(["s", *titles], ([way, *line] for way, line in cells.items()))
 
 
 def starts() -> str:
@@ -157,29 +162,37 @@ def cores() -> str:
     return rows(["ms per micro-batch", "`dedup_by_id`", *others], lines)
 
 
-def _throughput(title: str, times: dict[str, list[int]], base: str, warm_up: int) -> str:
-    middle = {name: median(each[warm_up:]) for name, each in times.items()}
-    lines = ([name, f"{ms:.0f}", f"{middle[base] / ms:.2f}x"] for name, ms in middle.items())
-    return rows([title, "ms", "throughput"], lines)
+def _throughput(
+    head: str, columns: dict[str, dict[str, list[int]]], base: str, warm_up: int
+) -> str:
+    """Each contender's time, and its throughput against `base`, in each of the columns."""
+    cells: dict[str, list[str]] = {}
+    for times in columns.values():
+        middle = {name: median(each[warm_up:]) for name, each in times.items()}
+        for name, ms in middle.items():
+            cells.setdefault(name, []).append(f"{ms:.0f} ({middle[base] / ms:.2f}x)")
+    return rows([head, *columns], ([name, *line] for name, line in cells.items()))
 
 
 def kafka() -> str:
     """Into Kafka, and from Kafka to Kafka."""
     found, ends = result("kafka"), result("kafka-end-to-end")
-    own = "Spark's own sink"
-    sizes = (("narrow_ms", "200,000 records of 100 B"), ("wide_ms", "100,000 records of 1 kB"),
-             ("small_ms", "1,000 records of 100 B"))  # fmt: skip
-    tables = [_throughput(title, found[key], own, found["warm_up"]) for key, title in sizes]
+    sizes = {
+        "200,000 of 100 B": found["narrow_ms"],
+        "100,000 of 1 kB": found["wide_ms"],
+        "1,000 of 100 B": found["small_ms"],
+    }
+    into = _throughput("ms, records into Kafka", sizes, "Spark's own sink", found["warm_up"])
     base = "dropDuplicatesWithinWatermark -> Spark's own sink"
-    title = "Kafka to Kafka, 200,000 records of 100 B"
-    return "\n\n".join([*tables, _throughput(title, ends["batch_ms"], base, ends["warm_up"])])
+    between = {"200,000 of 100 B": ends["batch_ms"]}
+    return f"{into}\n\n{_throughput('ms, Kafka to Kafka', between, base, ends['warm_up'])}"
 
 
 def postgres() -> str:
     """Into PostgreSQL, appended and by key."""
     found = result("postgres")
     return "\n\n".join(
-        _throughput(f"1 M rows of 5 columns, {mode}", found[f"{mode}_ms"], "bare COPY", 2)
+        _throughput("ms, 1 M rows of 5 columns", {mode: found[f"{mode}_ms"]}, "bare COPY", 2)
         for mode in ("append", "upsert")
     )
 
@@ -196,12 +209,14 @@ def files() -> str:
 
 
 def sizing() -> str:
-    """Filters alone: ours / pybloom-live / its scalable filter."""
-    settings: dict[tuple[int, float, int], list[dict[str, Any]]] = {}
+    """Filters alone, with the default number of buckets: ours / pybloom-live / its scalable one."""
+    settings: dict[tuple[int, float], list[dict[str, Any]]] = {}
     for cell in result("sizing")["cells"]:
-        settings.setdefault((cell["ids"], cell["fpr"], cell["buckets"]), []).append(cell)
+        if cell["buckets"] != _BUCKETS:
+            continue
+        settings.setdefault((cell["ids"], cell["fpr"]), []).append(cell)
     lines = []
-    for (count, fpr, buckets), cells in settings.items():
+    for (count, fpr), cells in settings.items():
         columns: list[list[str]] = [[], [], [], []]
         for cell in cells:
             low, high = (edge / fpr for edge in interval(cell["wrong"], cell["asked"]))
@@ -209,15 +224,9 @@ def sizing() -> str:
             texts = [f"{figures[0]:.1f}", *(f"{each:.0f}" for each in figures[1:])]
             for column, text in zip(columns, [*texts, f"{low:.2f}-{high:.2f}"], strict=True):
                 column.append(text)
-        setting = f"{count / 1e6:g} M, {fpr:.2%}, {buckets}"
+        setting = f"{count / 1e6:g} M, {fpr:.2%}"
         lines.append([setting, *(" / ".join(column) for column in columns)])
-    head = [
-        "IDs, rate, buckets",
-        "bits per ID",
-        "ns per add",
-        "ns per probe",
-        "measured / requested rate",
-    ]
+    head = ["IDs, rate", "bits per ID", "ns per add", "ns per probe", "measured / requested rate"]
     return rows(head, lines)
 
 
@@ -226,10 +235,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "cluster": cluster,
     "runs": lambda: _runs("runs"),
     "runs-wide": lambda: _runs("runs-wide"),
-    "runs-wide-prepared": lambda: _runs("runs-wide-prepared"),
     "runs-3m": lambda: _runs("runs-3m"),
-    "runs-csv": lambda: _runs("runs-csv"),
-    "runs-json": lambda: _runs("runs-json"),
+    "runs-text": lambda: _runs("runs-csv", "runs-json"),
     "starts": starts,
     "scale": scale,
     "cores": cores,
