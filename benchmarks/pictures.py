@@ -1,13 +1,12 @@
 """The pictures of the documentation, each of a real run: `make pictures`.
 
 A query runs over made-up orders of four source partitions, one of them slow; `watch` and `check`
-look at it, `tune` measures. The report is photographed by Chromium where there is one.
+look at it, `tune` measures.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 #: So many micro-batches, of two seconds each, are behind the query when it is looked at.
 BATCHES = 50
 WATCH, CHECK = ROOT / "dedup/tools/watch/watch.svg", ROOT / "dedup/cli/check.svg"
-TUNE, REPORT = ROOT / "dedup/tools/tuning/tune.svg", ROOT / "dedup/tools/tuning/report.png"
+TUNE = ROOT / "dedup/tools/tuning/tune.svg"
 
 
 def picture(path: Path, title: str, output: str, width: int) -> None:
@@ -103,20 +102,6 @@ def query(folder: Path) -> Any:
     )
 
 
-def photograph(page: Path) -> None:
-    """The report in Chromium."""
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        print(f"{REPORT.relative_to(ROOT)}: unchanged, because Chromium is missing")
-        return
-    subprocess.run(
-        [chromium, "--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,1680",
-         "--virtual-time-budget=8000", f"--screenshot={REPORT}", page.as_uri()],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    print(f"{REPORT.relative_to(ROOT)}: {REPORT.stat().st_size:,} bytes")
-
-
 def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -139,10 +124,7 @@ def main() -> None:
         title = "dedup check checkpoint --catalog catalog --log metrics --properties ..."
         picture(CHECK, title, looked_over, 80)
         asked = ["--ids-per-day", "20M", "--horizon", "7 days", "--cores", "8", "--fpr", "0.1"]
-        measured = dedup("tune", *asked, "--html", folder / "report.html", width=100)
-        measured = "\n".join(line for line in measured.split("\n") if "report.html" not in line)
-        picture(TUNE, f"dedup tune {' '.join(asked)}", measured, 100)
-        photograph(folder / "report.html")
+        picture(TUNE, f"dedup tune {' '.join(asked)}", dedup("tune", *asked, width=100), 100)
 
 
 if __name__ == "__main__":
