@@ -6,7 +6,7 @@ one RocksDB entry per ID. ``dedup/catalog/FORMATS.md`` describes the bytes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -76,16 +76,6 @@ def encode_blocks(
 
 def ids_in_block(block: bytes) -> int:
     return int.from_bytes(block[2:4], "little")
-
-
-def decode_blocks(blocks: Sequence[bytes]) -> tuple[Keys, I64]:
-    """Return the keys of blocks, in order, and their times in ms after the bucket's start.
-
-    Raises ValueError if a block is not exactly what `encode_blocks` makes. The error names the
-    block.
-    """
-    data, offsets, offsets_ms = kernel.blocks_decode(*joined(blocks))
-    return Keys(data, offsets), offsets_ms
 
 
 def joined(blocks: Collection[bytes]) -> tuple[U8, I64]:

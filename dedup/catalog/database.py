@@ -18,17 +18,16 @@ import numpy as np
 import rocksdict
 
 from dedup import kernel
-from dedup.catalog.blocks import block_numbers, decode_blocks, joined
+from dedup.catalog.blocks import block_numbers, joined
 from dedup.catalog.segment_file import META_KEY, SegmentMeta, rocks_errors, table_options
 from dedup.catalog.table import Table
 from dedup.core.arrays import I64, U8, U64
+from dedup.core.entries import Entries
 from dedup.core.keys import Keys
 from dedup.core.ports import ABSENT_MS
 
 #: A lookup holds about this many bytes of blocks at a time.
 _LOOKUP_BYTES = 32 << 20
-#: A scan costs about a third as much per block as a seek.
-_SCAN_SHARE = 3
 _READAHEAD_BYTES = 256 << 10
 #: Name of our own file beside RocksDB's files.
 _CHECK_FILE = "checksum"
@@ -170,47 +169,40 @@ def _find_by_rocksdb(
     return times_ms, blocks_read
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Decoded:
-    """Entries of a segment: keys in order, their times (ms), and their digests, if any."""
-
-    keys: Keys
-    times_ms: I64
-    digests: U64 | None = None
+def decode_all(view: View, hash_key: bytes) -> Entries:
+    entries = decode_range(view, hash_key, 0, view.meta.nblocks - 1)
+    if len(entries) != view.meta.count:
+        raise ValueError(f"it holds {len(entries)} IDs, its metadata says {view.meta.count}")
+    return entries
 
 
-def decode_all(view: View) -> Decoded:
-    decoded = decode_range(view, 0, view.meta.nblocks - 1)
-    if len(decoded.keys) != view.meta.count:
-        raise ValueError(f"it holds {len(decoded.keys)} IDs, its metadata says {view.meta.count}")
-    return decoded
-
-
-def decode_range(view: View, first: int, last: int) -> Decoded:
+def decode_range(view: View, hash_key: bytes, first: int, last: int) -> Entries:
     """Return the entries of blocks ``first`` to ``last``, and of a few adjacent blocks at times."""
     if view.table is not None:
         with suppress(OSError, ValueError):
-            return _decode(view, view.table.blocks(first, last))
+            return _decode(view, hash_key, view.table.blocks(first, last))
     blocks: list[bytes] = []
     for number, block in _scanned(view, first):
         if number > last:
-            return _decode(view, [joined(blocks)])
+            return _decode(view, hash_key, [joined(blocks)])
         blocks.append(block)
     raise ValueError(_why_cut(view))
 
 
-def _decode(view: View, blocks: Iterable[tuple[U8, I64]]) -> Decoded:
-    keys: list[Keys] = []
+def _decode(view: View, hash_key: bytes, blocks: Iterable[tuple[U8, I64]]) -> Entries:
+    pieces: list[Keys] = []
     offsets_ms: list[I64] = []
     digests: list[U64] = []
     for part in blocks:
         data, offsets, part_ms = kernel.blocks_decode(*part)
-        keys.append(Keys(data, offsets))
+        pieces.append(Keys(data, offsets))
         offsets_ms.append(part_ms)
         if view.meta.has_digests:
             digests.append(kernel.blocks_digests(*part))
+    keys = Keys.concat(pieces)
+    hashes = kernel.hash64(keys.data, keys.offsets, hash_key)
     times_ms = np.concatenate(offsets_ms) + view.meta.start_ms
-    return Decoded(Keys.concat(keys), times_ms, np.concatenate(digests) if digests else None)
+    return Entries(keys, hashes, times_ms, np.concatenate(digests) if digests else None)
 
 
 def _blocks(view: View, numbers: I64) -> dict[int, bytes]:
@@ -219,27 +211,16 @@ def _blocks(view: View, numbers: I64) -> dict[int, bytes]:
     Reads with an iterator, because RocksDB's multi-get takes three times as long. Blocks are hardly
     ever absent. If one is, the function first checks that all other blocks are intact.
     """
-    first, last = int(numbers[0]), int(numbers[-1])
     blocks: dict[int, bytes] = {}
-    if len(numbers) * _SCAN_SHARE > last - first:
-        chosen = set(numbers.tolist())
-        for number, block in _scanned(view, first):
-            if number > last:
-                break
-            if number in chosen:
-                blocks[number] = block
-        else:
+    iterator = view.db.iter(_reading(scan=False))
+    for number in numbers.tolist():
+        entry_key = number.to_bytes(4, "big")
+        iterator.seek(entry_key)
+        key = iterator.key()
+        if key == entry_key:
+            blocks[number] = iterator.value()
+        elif key is None:
             raise ValueError(_why_cut(view))
-    else:
-        iterator = view.db.iter(_reading(scan=False))
-        for number in numbers.tolist():
-            entry_key = number.to_bytes(4, "big")
-            iterator.seek(entry_key)
-            key = iterator.key()
-            if key == entry_key:
-                blocks[number] = iterator.value()
-            elif key is None:
-                raise ValueError(_why_cut(view))
     if len(blocks) < len(numbers):
         _check_whole(view)
     return blocks
@@ -264,7 +245,7 @@ def _check_whole(view: View) -> None:
             raise ValueError(f"block {number} comes after block {before}")
         if block == view.meta_bytes:
             break
-        count += len(decode_blocks([block])[0])
+        count += len(kernel.blocks_decode(*joined([block]))[2])
         before = number
     if count != view.meta.count:
         raise ValueError(f"it holds {count} IDs, its metadata says {view.meta.count}")

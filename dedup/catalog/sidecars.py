@@ -14,20 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dedup import kernel
 from dedup.catalog.layout import SIDECAR_SUFFIX
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.view import Views
 from dedup.core.arrays import BOOL, U64
-from dedup.core.filter import (
-    BLOCK_BYTES,
-    HEADER_BYTES,
-    FilterHead,
-    SplitBlockFilter,
-    blocks_in,
-    blocks_of,
-    head_bytes,
-)
+from dedup.core.filter import BLOCK_BYTES, FilterHead, SplitBlockFilter, blocks_in, head_bytes
 from dedup.core.segment import SegmentRef
 from dedup.core.sizing import predicted_fpr
 from dedup.errors import FilterDamaged, faults
@@ -44,7 +35,7 @@ class Sidecars:
         self._files = files
         self._views = views
         self._root, self._cache, self._counters = files.root, files.cache, files.counters
-        self._hash_key, self._hash_key_id = files.hash_key, files.hash_key_id
+        self._hash_key_id = files.hash_key_id
 
     def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
         """Return for each hash whether the segment's filter may hold it.
@@ -120,13 +111,13 @@ class Sidecars:
                 if os.preadv(fd, [buffer], offset) != len(buffer):
                     raise OSError(f"{path} ends too early")
 
-            def read(size: int, offset: int = 0) -> memoryview:
+            def read(size: int, offset: int) -> memoryview:
                 data = memoryview(bytearray(size))
                 read_into(offset, data)
                 return data
 
-            blocks = blocks_of(read(HEADER_BYTES))
-            data = read(head_bytes(blocks))
+            blocks = blocks_in(seg.filter_bytes)
+            data = read(head_bytes(blocks), 0)
             head = FilterHead.from_bytes(data, hash_key_id=self._hash_key_id, head_crc32=head_crc32)
             if head_crc32 is None:
                 owner = read(_OWNER_BYTES, head.nbytes + blocks * BLOCK_BYTES)
@@ -139,7 +130,7 @@ class Sidecars:
             )
 
     def _rebuild(self, seg: SegmentRef) -> SplitBlockFilter:
-        keys = self._views.read(seg).keys
+        entries = self._views.read(seg)
         blocks = blocks_in(seg.filter_bytes)
         rebuilt = SplitBlockFilter(
             np.zeros(8 * blocks, np.uint32),
@@ -147,7 +138,7 @@ class Sidecars:
             fpr=predicted_fpr(seg.count, blocks),
             hash_key_id=self._hash_key_id,
         )
-        rebuilt.add(seg.spread(kernel.hash64(keys.data, keys.offsets, self._hash_key)))
+        rebuilt.add(seg.spread(entries.hashes))
         self._counters.filters_rebuilt += 1
         data = rebuilt.to_bytes()
         with self._cache.scratch() as folder:

@@ -63,11 +63,9 @@ class ShardStore:
         return self._views.lookup(seg, keys, hashes, digests)
 
     def read_segment(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Entries:
-        decoded = self._views.read(seg, hash_ranges, range_index)
+        entries = self._views.read(seg, hash_ranges, range_index)
         faults.point("merge.read.after")
-        hashes = kernel.hash64(decoded.keys.data, decoded.keys.offsets, self._hash_key)
-        entries = Entries(decoded.keys, hashes, decoded.times_ms, decoded.digests)
-        return entries[hash_range(hashes, hash_ranges, range_index)]
+        return entries[hash_range(entries.hashes, hash_ranges, range_index)]
 
     def write_segment(
         self, plan: SegmentPlan, pieces: Sequence[Entries]

@@ -16,20 +16,13 @@ from typing import TypeVar
 import numpy as np
 
 from dedup.catalog.blocks import block_count
-from dedup.catalog.database import (
-    Decoded,
-    View,
-    build_view,
-    decode_all,
-    decode_range,
-    find,
-    open_view,
-)
+from dedup.catalog.database import View, build_view, decode_all, decode_range, find, open_view
 from dedup.catalog.layout import SEGMENT_SUFFIX
 from dedup.catalog.open_views import PROCESS_VIEWS, OpenViews
 from dedup.catalog.segment_file import RocksError, file_crc32, rocks_errors
 from dedup.catalog.shard_files import ShardFiles
 from dedup.core.arrays import I64, U64
+from dedup.core.entries import Entries
 from dedup.core.keys import Keys
 from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError, OtherRelease, SegmentDamaged, faults
@@ -39,14 +32,8 @@ from dedup.values.parse import OtherVersion
 T = TypeVar("T")
 
 VIEW_SUFFIX = ".view"
-
-
-class _Broken(Exception):
-    """A view does not work. `in_content` says whether the bytes of its segment are damaged."""
-
-    def __init__(self, text: str, *, in_content: bool = True) -> None:
-        super().__init__(text)
-        self.in_content = in_content
+#: Errors of a view that does not work.
+_BROKEN = (RocksError, OSError, ValueError)
 
 
 class Views:
@@ -72,17 +59,19 @@ class Views:
         self._counters.catalog_reads += blocks_read
         return times_ms
 
-    def read(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Decoded:
+    def read(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Entries:
         """Return the entries of a range of hashes, sorted by hash, then key.
 
         The result may also have a few entries of adjacent ranges.
         """
         share = hash_ranges // seg.hash_ranges
         if share <= 1:
-            return self._read(seg, decode_all)
+            return self._read(seg, partial(decode_all, hash_key=self._files.hash_key))
         nth, nblocks = range_index - seg.range_index * share, block_count(seg.count)
         first, last = nth * nblocks // share, -(-(nth + 1) * nblocks // share) - 1
-        return self._read(seg, lambda view: decode_range(view, first, last))
+        return self._read(
+            seg, partial(decode_range, hash_key=self._files.hash_key, first=first, last=last)
+        )
 
     def drop(self, names: Iterable[str]) -> None:
         with self._open_views.lock:
@@ -98,18 +87,21 @@ class Views:
         with self._open_views.lock:
             try:
                 return self._attempt(seg, path, action, checked=False)
-            except _Broken:
+            except _BROKEN:
                 self._discard(path)
                 self._counters.views_rebuilt += 1
             try:
                 return self._attempt(seg, path, action, checked=True)
-            except _Broken as exc:
+            except _BROKEN as exc:
                 self._discard(path)
-                if isinstance(exc.__cause__, OtherVersion):
+                if isinstance(exc, OtherVersion):
                     # The file matches the manifest's checksum, so it is not damaged.
                     name = self._files.path(seg.name + SEGMENT_SUFFIX)
                     raise OtherRelease.at(self._root.url(name), exc) from exc
-                if exc.in_content:
+                # Other errors concern this machine, e.g. a file that cannot be created.
+                if isinstance(exc, ValueError) or (
+                    isinstance(exc, RocksError) and exc.is_corruption
+                ):
                     raise self._damaged(seg, exc) from exc
                 raise CatalogError(
                     f"The local view {path} cannot be read, though its segment is intact: {exc}. "
@@ -121,17 +113,10 @@ class Views:
     def _attempt(
         self, seg: SegmentRef, path: Path, action: Callable[[View], T], *, checked: bool
     ) -> T:
-        try:
-            with rocks_errors():
-                view = self._open_views.get(path) or self._open(seg, path, checked=checked)
-                view.meta.check(seg, shard=self._files.shard, hash_key_id=self._hash_key_id)
-                return action(view)
-        except RocksError as exc:
-            raise _Broken(str(exc), in_content=exc.is_corruption) from exc
-        except OSError as exc:  # a file cannot be created
-            raise _Broken(str(exc), in_content=False) from exc
-        except ValueError as exc:
-            raise _Broken(str(exc)) from exc
+        with rocks_errors():
+            view = self._open_views.get(path) or self._open(seg, path, checked=checked)
+            view.meta.check(seg, shard=self._files.shard, hash_key_id=self._hash_key_id)
+            return action(view)
 
     def _open(self, seg: SegmentRef, path: Path, *, checked: bool) -> View:
         if not path.exists():

@@ -35,7 +35,6 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -165,7 +164,14 @@ class FilterHead:
     ) -> FilterHead:
         """Return the head that these bytes begin with."""
         view = memoryview(data)
-        _, version, reserved, z, count, key_id, fpr, sums_crc, spare, _ = _header(view)
+        if len(view) < HEADER_BYTES:
+            raise damaged(f"{len(view)} bytes are less than the header of {HEADER_BYTES}")
+        fields = _HEADER.unpack_from(view)
+        magic, version, reserved, z, count, key_id, fpr, sums_crc, spare, header_crc = fields
+        if magic != _MAGIC:
+            raise damaged("it does not begin as a filter of this library")
+        if zlib.crc32(view[:60]) != header_crc:
+            raise damaged("the checksum of its header does not match")
         if version != _VERSION:
             raise damaged(str(OtherVersion(version, _VERSION)))
         if reserved or any(spare):
@@ -235,25 +241,6 @@ def blocks_in(filter_bytes: int) -> int:
     while blocks > 1 and head_bytes(blocks) + blocks * BLOCK_BYTES > filter_bytes:
         blocks -= 1
     return blocks
-
-
-def blocks_of(header: bytes | memoryview) -> int:
-    """Return the number of blocks that a filter's first 64 bytes state, or raise FilterDamaged."""
-    blocks: int = _header(memoryview(header))[3]
-    if not 1 <= blocks <= MAX_BLOCKS:
-        raise damaged(f"it has {blocks} blocks")
-    return blocks
-
-
-def _header(view: memoryview) -> tuple[Any, ...]:
-    if len(view) < HEADER_BYTES:
-        raise damaged(f"{len(view)} bytes are less than the header of {HEADER_BYTES}")
-    fields = _HEADER.unpack_from(view)
-    if fields[0] != _MAGIC:
-        raise damaged("it does not begin as a filter of this library")
-    if zlib.crc32(view[:60]) != fields[-1]:
-        raise damaged("the checksum of its header does not match")
-    return fields
 
 
 def damaged(what: str) -> FilterDamaged:

@@ -231,9 +231,9 @@ MUTANTS = (
     ),
     _mutant(
         "a merge loses digests",
-        "catalog/store.py",
-        "Entries(decoded.keys, hashes, decoded.times_ms, decoded.digests)",
-        "Entries(decoded.keys, hashes, decoded.times_ms)",
+        "catalog/database.py",
+        "Entries(keys, hashes, times_ms, np.concatenate(digests) if digests else None)",
+        "Entries(keys, hashes, times_ms)",
         "unit/test_segment_store.py",
     ),
     _mutant(

@@ -11,7 +11,7 @@ import numpy as np
 from dedup import kernel
 from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.entries import Entries
-from dedup.core.filter import FilterHead, SplitBlockFilter, blocks_of, hash_key_id, head_bytes
+from dedup.core.filter import FilterHead, SplitBlockFilter, hash_key_id, head_bytes
 from dedup.core.hash_ranges import hash_range, spread_hashes
 from dedup.core.keys import Keys
 from dedup.core.ports import ABSENT_MS
@@ -43,11 +43,10 @@ class MemoryStore:
         self._check(seg)
         assert seg.within(hashes) == slice(0, len(hashes))
         made = self.filters[seg.name].to_bytes()
-        blocks = blocks_of(made[:64])
         head = FilterHead.from_bytes(made, hash_key_id=hash_key_id(self.hash_key))
 
         def read_into(offset: int, buffer: memoryview) -> None:
-            start = head_bytes(blocks) + offset
+            start = head.nbytes + offset
             buffer[:] = made[start : start + len(buffer)]
 
         return head.may_contain(seg.spread(hashes), read_into)

@@ -6,13 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup import kernel
-from dedup.catalog.blocks import (
-    block_bounds,
-    block_count,
-    block_numbers,
-    decode_blocks,
-    encode_blocks,
-)
+from dedup.catalog.blocks import block_bounds, block_count, block_numbers, encode_blocks, joined
 from dedup.core.keys import Keys
 from tests.support.catalog import Content, content, fixed
 
@@ -28,8 +22,8 @@ def test_encoded_blocks_decode_to_the_same_entries(ids: set[bytes], wide: bool) 
     keys, hashes = sorted_by_hash(content(Keys.from_list(sorted(ids))))
     offsets_ms = np.arange(len(keys), dtype=np.int64) * (1 << 40 if wide else 1)
     entries = list(encode_blocks(keys, hashes, offsets_ms, block_count(len(keys)), wide_times=wide))
-    found, found_ms = decode_blocks([block for _, block in entries])
-    assert list(found) == list(keys)
+    data, offsets, found_ms = kernel.blocks_decode(*joined([block for _, block in entries]))
+    assert list(Keys(data, offsets)) == list(keys)
     assert found_ms.tolist() == offsets_ms.tolist()
     assert [key for key, _ in entries] == sorted({key for key, _ in entries})
 

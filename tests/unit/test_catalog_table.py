@@ -106,12 +106,12 @@ def test_hashes_in_any_order_are_looked_up(tmp_path: Path) -> None:
 def test_all_entries_or_a_range_of_blocks_can_be_read(tmp_path: Path) -> None:
     held = entries_of(200_000)
     view = without_rocksdb(view_of(tmp_path, held))
-    whole = decode_all(view)
+    whole = decode_all(view, HASH_KEY)
     keys, times_ms = whole.keys, whole.times_ms
     assert keys.data.tobytes() == held.keys.data.tobytes()
     assert times_ms.tolist() == held.times_ms.tolist()
     first, last = view.meta.nblocks // 4, view.meta.nblocks // 2
-    part = decode_range(view, first, last).keys
+    part = decode_range(view, HASH_KEY, first, last).keys
     inside = (numbers_of(view, held) >= first) & (numbers_of(view, held) <= last)
     assert held.keys.take(np.flatnonzero(inside)).data.tobytes() in part.data.tobytes()
     assert len(part) < 0.3 * len(held)
@@ -136,7 +136,7 @@ def test_a_segment_written_in_another_way_is_read_by_rocksdb(
     assert view.table is None
     times_ms, _ = find(view, held.keys, held.hashes, sst_bytes=1)
     assert times_ms.tolist() == held.times_ms.tolist()
-    assert len(decode_all(view).keys) == 3000
+    assert len(decode_all(view, HASH_KEY).keys) == 3000
 
 
 def test_damage_is_never_taken_for_absent(tmp_path: Path) -> None:
@@ -210,9 +210,9 @@ def test_a_table_block_in_another_place_is_damage(tmp_path: Path, how: str, by: 
     with pytest.raises((ValueError, RocksError)), rocks_errors():
         find(read, held.keys, held.hashes, sst_bytes=1)
     with pytest.raises((ValueError, RocksError)), rocks_errors():
-        decode_all(read)
+        decode_all(read, HASH_KEY)
     with pytest.raises((ValueError, RocksError)), rocks_errors():
-        decode_range(read, int(numbers[here[0]]), int(numbers[here[-1]]))
+        decode_range(read, HASH_KEY, int(numbers[here[0]]), int(numbers[here[-1]]))
 
 
 def test_a_number_outside_its_table_block_is_damage(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_missing_block_is_damage(tmp_path: Path, by: str) -> None:
     with pytest.raises(ValueError, match="its metadata says 3000"):
         find(other, held.keys.take(lost), held.hashes[lost], sst_bytes=1)
     with pytest.raises(ValueError, match="its metadata says 3000"):
-        decode_all(other)
+        decode_all(other, HASH_KEY)
 
 
 def descriptors_of(file: Path) -> int:

@@ -18,9 +18,9 @@ from dedup.catalog.certificate import load_certificate, no_catalog
 from dedup.catalog.database import View, build_view, decode_all, open_view
 from dedup.catalog.segment_file import META_KEY, RocksError
 from dedup.core.arrays import I64, U64
+from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.hash_ranges import range_indexes, spread_hashes
-from dedup.core.keys import Keys
 from dedup.core.segment import SegmentRef
 from dedup.core.sharding import derive_keys, filter_key_id
 from dedup.errors import CatalogError, FilterDamaged
@@ -68,16 +68,16 @@ def verify_segment(
                     f"{ref.sst_bytes} and {ref.sst_crc32}"
                 )
             with _opened(copy) as view:
-                meta, (keys, times_ms, numbers) = view.meta, _read(view)
-        unspread = kernel.hash64(keys.data, keys.offsets, derive_keys(query_id, secret)[1])
+                meta, entries = view.meta, decode_all(view, derive_keys(query_id, secret)[1])
+                numbers = _block_of_each(view)
         if meta.hash_key_id == f"{key_id:016x}":
             expected = ref or SegmentRef(
                 segment, meta.start_ms, meta.end_ms, meta.count, 0, 0, 0, 0,
                 meta.hash_ranges, meta.range_index,
             )  # fmt: skip
-            hashes = spread_hashes(unspread, meta.hash_ranges)
+            hashes = spread_hashes(entries.hashes, meta.hash_ranges)
             meta.check(expected, shard=shard, hash_key_id=key_id)
-            problems += _content_problems(expected, meta.nblocks, keys, unspread, times_ms, numbers)
+            problems += _content_problems(expected, meta.nblocks, entries, numbers)
         else:
             problems.append(
                 "the segment was made with another hash key than the one in the query's "
@@ -134,19 +134,19 @@ def _opened(copy: Path) -> Iterator[View]:
         yield view
 
 
-def _read(view: View) -> tuple[Keys, I64, I64]:
-    decoded = decode_all(view)
-    entries = [(key, block) for key, block in view.db.items() if key != META_KEY]
-    numbers = [int.from_bytes(key, "big") for key, _ in entries]
-    counts = [ids_in_block(block) for _, block in entries]
-    return decoded.keys, decoded.times_ms, np.repeat(np.array(numbers, np.int64), counts)
+def _block_of_each(view: View) -> I64:
+    """Return for each ID the number of its block."""
+    blocks = [(key, block) for key, block in view.db.items() if key != META_KEY]
+    numbers = [int.from_bytes(key, "big") for key, _ in blocks]
+    return np.repeat(np.array(numbers, np.int64), [ids_in_block(block) for _, block in blocks])
 
 
 def _content_problems(
-    ref: SegmentRef, nblocks: int, keys: Keys, hashes: U64, times_ms: I64, numbers: I64
+    ref: SegmentRef, nblocks: int, entries: Entries, numbers: I64
 ) -> Iterator[str]:
-    if len(keys) == 0:
+    if len(entries) == 0:
         return
+    keys, hashes, times_ms = entries.keys, entries.hashes, entries.times_ms
     outside = int((range_indexes(hashes, ref.hash_ranges) != ref.range_index).sum())
     if outside:
         yield f"{outside} IDs have hashes outside range {ref.range_index} of {ref.hash_ranges}"
