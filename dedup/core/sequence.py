@@ -157,42 +157,30 @@ def judge_run(
     ``memory`` is None for an unknown producer. ``first`` and ``last`` are the positions of the
     run's first and last record.
     """
-    if memory is None:
-        return _of_unknown_producer(epoch, first, last, rule)
+    if memory is None or epoch > memory.epoch:
+        return _of_new_epoch(memory, epoch, first, last, rule)
     if epoch < memory.epoch:
         return Judged((Piece(first, last, SequenceVerdict.FENCED),), memory)
-    if epoch > memory.epoch:
-        return _of_new_epoch(memory, epoch, first, last, rule)
     return _of_known_epoch(memory, first, last, rule)
 
 
-def _of_unknown_producer(epoch: int, first: int, last: int, rule: SequenceRule) -> Judged:
-    zero = -(-first // CYCLE) * CYCLE
-    if rule.unknown == "emit" or first == zero:
-        started = ProducerMemory(epoch, first, ((first, last),))
-        verdict = SequenceVerdict.ACCEPT if first == zero else SequenceVerdict.UNKNOWN
-        return Judged(_led_by(verdict, first, last), started)
-    unknown = Piece(first, min(last, zero - 1), SequenceVerdict.UNKNOWN)
-    if last < zero:
-        return Judged((unknown,), None)
-    started = ProducerMemory(epoch, zero, ((zero, last),))
-    return Judged((unknown, *_led_by(SequenceVerdict.ACCEPT, zero, last)), started)
-
-
 def _of_new_epoch(
-    memory: ProducerMemory, epoch: int, first: int, last: int, rule: SequenceRule
+    memory: ProducerMemory | None, epoch: int, first: int, last: int, rule: SequenceRule
 ) -> Judged:
     zero = -(-first // CYCLE) * CYCLE
-    if first == zero or rule.gaps == "emit":
-        verdict = SequenceVerdict.ACCEPT if first == zero else SequenceVerdict.GAP
-        floor = first // CYCLE * CYCLE
-        bumped = ProducerMemory(epoch, floor, ((first, last),))
-        return Judged(_led_by(verdict, first, last), bumped, first - floor)
-    refused = Piece(first, min(last, zero - 1), SequenceVerdict.GAP)
+    # Sequences are missing only if an earlier epoch of the producer is known.
+    early, handling, floor = SequenceVerdict.UNKNOWN, rule.unknown, first
+    if memory is not None:
+        early, handling, floor = SequenceVerdict.GAP, rule.gaps, first // CYCLE * CYCLE
+    if first == zero or handling == "emit":
+        verdict = SequenceVerdict.ACCEPT if first == zero else early
+        begun = ProducerMemory(epoch, floor, ((first, last),))
+        return Judged(_led_by(verdict, first, last), begun, first - floor)
+    refused = Piece(first, min(last, zero - 1), early)
     if last < zero:
         return Judged((refused,), memory)
-    begun = _of_new_epoch(memory, epoch, zero, last, rule)
-    return replace(begun, pieces=(refused, *begun.pieces))
+    rest = _of_new_epoch(memory, epoch, zero, last, rule)
+    return replace(rest, pieces=(refused, *rest.pieces))
 
 
 def _of_known_epoch(memory: ProducerMemory, first: int, last: int, rule: SequenceRule) -> Judged:

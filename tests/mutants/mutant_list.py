@@ -612,7 +612,7 @@ MUTANTS = (
     _mutant(
         "a new epoch may begin anywhere",
         "core/sequence.py",
-        'if first == zero or rule.gaps == "emit":',
+        'if first == zero or handling == "emit":',
         "if True:",
         NUMBERS,
     ),
