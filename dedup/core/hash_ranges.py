@@ -32,15 +32,13 @@ def hash_range(hashes: U64, hash_ranges: int, index: int) -> slice:
     ``hash_ranges`` is the number of ranges, a power of two. If ``index`` equals ``hash_ranges``,
     the slice is empty and begins at the end.
     """
-    if hash_ranges == 1:
-        return slice(0, len(hashes) if index == 0 else 0)
-    if index >= hash_ranges:
-        return slice(len(hashes), len(hashes))
-    bits = 64 - (hash_ranges.bit_length() - 1)
-    low = int(np.searchsorted(hashes, np.uint64(index << bits)))
-    if index + 1 == hash_ranges:
-        return slice(low, len(hashes))
-    return slice(low, int(np.searchsorted(hashes, np.uint64((index + 1) << bits))))
+
+    def start(index: int) -> int:
+        if index >= hash_ranges:
+            return len(hashes)
+        return int(np.searchsorted(hashes, np.uint64((index << 64) // hash_ranges)))
+
+    return slice(start(index), start(index + 1))
 
 
 def spread_hashes(hashes: U64, hash_ranges: int) -> U64:
