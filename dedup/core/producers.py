@@ -12,11 +12,9 @@ from dedup.core.arrays import BOOL, I64, U8, offsets_of
 from dedup.core.clocks import NEVER_MS
 from dedup.core.keys import Keys
 from dedup.core.sequence import MOST_RANGES, ProducerMemory
+from dedup.core.state_row import columns_from
 
 _HEADER = struct.Struct("<QQQ")
-#: Bytes of a producer without its key and ranges: length, epoch, time, floor, number of ranges.
-_PRODUCER_BYTES = 4 + 8 + 8 + 8 + 1
-_RANGE_BYTES = 16
 #: Bound of positions and times, as in `dedup.values.parse`.
 _LIMIT = 1 << 62
 
@@ -125,17 +123,11 @@ class Producers:
         if len(data) < _HEADER.size:
             raise ValueError("the table of producers is shorter than its header")
         count, ranges, key_bytes = _HEADER.unpack_from(data)
-        size = _HEADER.size + count * _PRODUCER_BYTES + ranges * _RANGE_BYTES + key_bytes
-        if len(data) != size:
-            raise ValueError("the length of the table of producers does not match its header")
-        at = _HEADER.size
-        columns = []
-        for kind, length in (
+        layout = (
             ("<u4", count), ("<i8", count), ("<i8", count), ("<i8", count), ("u1", count),
             ("<i8", ranges), ("<i8", ranges), ("u1", key_bytes),
-        ):  # fmt: skip
-            columns.append(np.frombuffer(data, kind, length, at))
-            at += columns[-1].nbytes
+        )  # fmt: skip
+        columns = columns_from(data, _HEADER.size, layout)
         lengths, epochs, heard_ms, floors, counts, firsts, lasts, keys = columns
         offsets = offsets_of(lengths)
         if int(offsets[-1]) != key_bytes or int(counts.sum()) != ranges:

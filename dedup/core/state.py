@@ -117,7 +117,12 @@ class ShardState:
 
     def check_key(self, hash_key_id: int) -> None:
         if self.hash_key_id != hash_key_id:
-            raise StateError.of_another_catalog()
+            raise StateError(
+                "The catalog does not belong to this checkpoint: the state was made with another "
+                "hash key than the one in the query's certificate.json. Nothing was emitted or "
+                "lost. Restore the catalog that the checkpoint last used.",
+                remedy="missing-catalog",
+            )
 
     def _head(self) -> bytes:
         return state_row.compressed(self.head())

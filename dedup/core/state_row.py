@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dedup.errors import StateError
+import numpy as np
+import numpy.typing as npt
+
+from dedup.errors import StateError, before_release
 from dedup.values.parse import parse_json
 
 #: Operator by magic, the first four bytes of its rows.
@@ -52,6 +55,23 @@ def compressed(head: dict[str, Any]) -> bytes:
     return zlib.compress(json.dumps(head, separators=(",", ":")).encode(), 1)
 
 
+def columns_from(
+    data: memoryview, at: int, layout: Sequence[tuple[str, int]]
+) -> list[npt.NDArray[Any]]:
+    """Return the arrays, given by type and length, that fill ``data`` from position ``at`` on.
+
+    Raises ValueError if ``data`` has another length.
+    """
+    size = at + sum(np.dtype(kind).itemsize * length for kind, length in layout)
+    if len(data) != size:
+        raise ValueError(f"its length of {len(data)} bytes does not match its header")
+    columns = []
+    for kind, length in layout:
+        columns.append(np.frombuffer(data, kind, length, at))
+        at += columns[-1].nbytes
+    return columns
+
+
 def written(magic: bytes, version: int, parts: int, head: bytes, body: bytes) -> bytes:
     """Return the bytes of a row up to its body. The caller appends ``parts`` further parts."""
     crc = zlib.crc32(body, zlib.crc32(head))
@@ -62,7 +82,7 @@ def written(magic: bytes, version: int, parts: int, head: bytes, body: bytes) ->
 def refuse_before_release(row: bytes) -> None:
     """Raise StateError for a row from before the first release."""
     if row[:4] == _BEFORE_RELEASE:
-        raise StateError.before_release()
+        raise StateError(before_release("This checkpoint"), remedy="other-version")
 
 
 def read(

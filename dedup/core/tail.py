@@ -15,6 +15,7 @@ from dedup import kernel
 from dedup.core.arrays import BOOL, I64, U64, offsets_of
 from dedup.core.keys import Keys
 from dedup.core.payload import joined_digests
+from dedup.core.state_row import columns_from
 
 _HEADER = struct.Struct("<QQ")
 
@@ -40,7 +41,7 @@ class Tail:
 
     @property
     def nbytes(self) -> int:
-        entry_bytes = _entry_bytes(digested=self.digests is not None)
+        entry_bytes = 4 + 8 + 1 + (0 if self.digests is None else 8)
         return _HEADER.size + len(self) * entry_bytes + len(self.keys.data)
 
     def take(self, index: I64) -> Tail:
@@ -88,24 +89,19 @@ class Tail:
         if len(data) < _HEADER.size:
             raise ValueError("tail is shorter than its header")
         count, key_bytes = _HEADER.unpack_from(data)
-        entry_bytes = _entry_bytes(digested=digested)
-        if len(data) != _HEADER.size + count * entry_bytes + key_bytes:
-            raise ValueError("tail length does not match its header")
-        lengths = np.frombuffer(data, "<u4", count, _HEADER.size)
-        times = np.frombuffer(data, "<i8", count, _HEADER.size + 4 * count)
-        clamped = np.frombuffer(data, np.uint8, count, _HEADER.size + 12 * count)
-        if count and int(clamped.max()) > 1:
+        layout = (
+            ("<u4", count), ("<i8", count), ("u1", count), ("<u8", count if digested else 0),
+            ("u1", key_bytes),
+        )  # fmt: skip
+        lengths, times_ms, clamped, digests, keys = columns_from(data, _HEADER.size, layout)
+        if clamped.max(initial=0) > 1:
             raise ValueError("tail flags are neither 0 nor 1")
-        digests = None
-        if digested:
-            digests = np.frombuffer(data, "<u8", count, _HEADER.size + 13 * count).astype(np.uint64)
-        keys = np.frombuffer(data, np.uint8, key_bytes, _HEADER.size + entry_bytes * count)
         offsets = offsets_of(lengths)
         if int(offsets[-1]) != key_bytes:
             raise ValueError("tail key lengths do not add up")
-        times_ms = times.astype(np.int64)
-        return Tail(Keys(keys, offsets), times_ms, clamped.astype(np.bool_), digests)
-
-
-def _entry_bytes(*, digested: bool) -> int:
-    return 4 + 8 + 1 + (8 if digested else 0)
+        return Tail(
+            Keys(keys, offsets),
+            times_ms.astype(np.int64),
+            clamped.astype(np.bool_),
+            digests.astype(np.uint64) if digested else None,
+        )

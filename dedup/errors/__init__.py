@@ -131,21 +131,6 @@ class StateError(DedupError):
             remedy="damaged-state",
         )
 
-    @classmethod
-    def before_release(cls) -> StateError:
-        """Return the error for a state row from before the first release."""
-        return cls(before_release("This checkpoint"), remedy="other-version")
-
-    @classmethod
-    def of_another_catalog(cls) -> StateError:
-        """Return the error for a state whose catalog has another birth certificate."""
-        return cls(
-            "The catalog does not belong to this checkpoint: the state was made with another hash "
-            "key than the one in the query's certificate.json. Nothing was emitted or lost. "
-            "Restore the catalog that the checkpoint last used.",
-            remedy="missing-catalog",
-        )
-
 
 class SinkError(DedupError):
     """An output is not as its sink left it, or its server does not answer.

@@ -83,10 +83,7 @@ FINAL = ("ConfigError", "DataError")
 #: What a call states in a variable: a damaged marker, or a document of the ledger.
 ELSEWHERE = [("SinkError", "storage")]
 #: What methods of the classes make.
-BY_METHODS = [
-    StateError.damaged("x"), StateError.of_another_catalog(), StateError.before_release(),
-    OtherRelease.at("place", "reason")
-]  # fmt: skip
+BY_METHODS = [StateError.damaged("x"), OtherRelease.at("place", "reason")]
 
 
 def made(name: str, topic: str | None) -> DedupError:
