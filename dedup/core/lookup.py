@@ -195,7 +195,8 @@ class _Search:
         in_state = state.filters.get(segment.name)
         if in_state is not None:
             return in_state.may_contain(segment.spread(hashes))
-        return self._unless_lost(segment, partial(self.store.may_hold, segment, hashes))
+        read = partial(self.store.may_hold, segment, hashes)
+        return read_unless_lost(self.store, segment, read, self.lost)
 
     def read_segments(self, hits: list[tuple[SegmentRef, I64]]) -> BOOL:
         """Read segments, add the entries found, and return a mask of their IDs, shape (u,).
@@ -220,7 +221,7 @@ class _Search:
             read = partial(self.store.lookup, segment, segment_keys, self.distinct.hashes[ids])
             if digests is not None:
                 read = partial(read, digests)
-            times_ms = self._unless_lost(segment, read)
+            times_ms = read_unless_lost(self.store, segment, read, self.lost)
             if times_ms is not None:
                 present = times_ms != ABSENT_MS
                 confirmed[ids[present]] = True
@@ -245,12 +246,6 @@ class _Search:
             return 0.0
         # If n new IDs are probed with a chance p of a wrong answer, n (1 - p) come out clear.
         return float(np.expm1(-self.log_right[clear]).sum())
-
-    def _unless_lost(self, segment: SegmentRef, read: Callable[[], _T]) -> _T | None:
-        content = read_unless_lost(self.store, segment, read)
-        if content is None:
-            self.lost.append(segment)
-        return content
 
 
 def lookup(
@@ -343,11 +338,17 @@ def _answered(coverage: Coverage, hashes: U64) -> slice:
     return slice(max(within.start, start), max(within.stop, start))
 
 
-def read_unless_lost(store: SegmentStore, segment: SegmentRef, read: Callable[[], _T]) -> _T | None:
-    """Return what ``read`` returns, or None if the segment is damaged and its loss accepted."""
+def read_unless_lost(
+    store: SegmentStore, segment: SegmentRef, read: Callable[[], _T], lost: list[SegmentRef]
+) -> _T | None:
+    """Return what ``read`` returns.
+
+    If the segment is damaged and its loss accepted, adds it to ``lost`` and returns None.
+    """
     try:
         return read()
     except SegmentDamaged:
-        if store.loss_accepted(segment):
-            return None
-        raise
+        if not store.loss_accepted(segment):
+            raise
+    lost.append(segment)
+    return None

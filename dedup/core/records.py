@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from dedup.core.admission import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG
 from dedup.core.arrays import I64, U8, U64
 from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
+
+#: The state of a shard of either operator.
+S = TypeVar("S", covariant=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -56,6 +60,15 @@ class Records:
             "null_timestamp": int(np.count_nonzero(self.flags & FLAG_NULL_TIME)),
             "heartbeats": self.heartbeats,
         }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome(Generic[S]):
+    """The verdict of each record, the next state, and counts for the metrics."""
+
+    verdicts: U8
+    state: S
+    counts: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ the copy that ranks first counts as the original (invariant 6).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,7 +20,7 @@ from dedup.core.clocks import Clocks
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.producers import Producers
-from dedup.core.records import Epoch, Records
+from dedup.core.records import Epoch, Outcome, Records
 from dedup.core.sequence import (
     CYCLE,
     HALF_CYCLE,
@@ -39,18 +38,9 @@ from dedup.errors import ConfigError
 SILENT_BATCHES = 4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SequenceOutcome:
-    """The verdict of each record, the next state, and counts for the metrics."""
-
-    verdicts: U8
-    state: SequenceState
-    counts: Mapping[str, int]
-
-
 def process_sequences(
     state: SequenceState, records: Records, rule: SequenceRule, policy: Policy, epoch: Epoch
-) -> SequenceOutcome:
+) -> Outcome[SequenceState]:
     """Judge a shard's records, and remember what their producers have sent.
 
     Only the policy's fields for the clocks have an effect. A producer that is silent for longer
@@ -92,7 +82,7 @@ def process_sequences(
     _check_room(kept, rule)
     counts.update(records.counts(verdicts, SequenceVerdict))
     after = replace(state, epoch=epoch.number, clocks=advanced, producers=kept)
-    return SequenceOutcome(verdicts, after, counts)
+    return Outcome(verdicts, after, counts)
 
 
 def _advanced(clocks: Clocks, records: Records, policy: Policy, epoch: Epoch) -> Clocks:

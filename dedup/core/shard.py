@@ -8,7 +8,7 @@ base state and gets the same result.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from dedup.core.lookup import Matches, distinct_ids, lookup
 from dedup.core.payload import Digested, compare, digests_of, numbered
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore
-from dedup.core.records import Epoch, Records
+from dedup.core.records import Epoch, Outcome, Records
 from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
@@ -32,15 +32,6 @@ from dedup.errors import ConfigError
 
 #: Later than every timestamp.
 _FOREVER_MS = -NEVER_MS
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """The verdict of each record, the next state, and counts for the metrics."""
-
-    verdicts: U8
-    state: ShardState
-    counts: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +105,7 @@ def process(
     store: SegmentStore,
     epoch: Epoch,
     on_stage_end: Callable[[str], None] = lambda stage: None,
-) -> Outcome:
+) -> Outcome[ShardState]:
     """Judge a shard's records, and remember the IDs of emitted records.
 
     Raises ClockError if the processing time cannot be right (invariant 11), ConfigError if late

@@ -246,10 +246,8 @@ class Upkeep:
             if not segment.overlaps(merge.hash_ranges, merge.ranges_done):
                 continue
             read = partial(self.store.read_segment, segment, merge.hash_ranges, merge.ranges_done)
-            content = read_unless_lost(self.store, segment, read)
-            if content is None:
-                lost.append(segment)
-            else:
+            content = read_unless_lost(self.store, segment, read, lost)
+            if content is not None:
                 pieces.append(content)
         for segment in lost:
             self.drop_lost(segment)

@@ -12,9 +12,9 @@ from dedup.core.arrays import I64
 from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
-from dedup.core.records import Epoch, Records
+from dedup.core.records import Epoch, Outcome, Records
 from dedup.core.sequence import SEQUENCE_VERDICTS, SequenceRule
-from dedup.core.sequence_shard import SequenceOutcome, process_sequences
+from dedup.core.sequence_shard import process_sequences
 from dedup.core.sequence_state import SequenceState
 
 #: Producer, epoch and sequence, each or None.
@@ -38,7 +38,7 @@ class SequenceShard:
 
     def judge(
         self, records: Sequence[Numbered], *, now_ms: int = 0, times_ms: Sequence[int] | None = None
-    ) -> SequenceOutcome:
+    ) -> Outcome[SequenceState]:
         """Judge without going on."""
         given = [record or ("", 0, 0) for record in records]
         flags = np.array([FLAG_NULL_ID * (record is None) for record in records], np.uint8)

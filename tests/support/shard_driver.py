@@ -23,9 +23,9 @@ from dedup.core.filter import hash_key_id
 from dedup.core.keys import Keys
 from dedup.core.policy import MAX_OPEN_SEGMENTS, Policy
 from dedup.core.ports import SegmentStore
-from dedup.core.records import Epoch, Records
+from dedup.core.records import Epoch, Outcome, Records
 from dedup.core.segment import SegmentRef
-from dedup.core.shard import Outcome, process
+from dedup.core.shard import process
 from dedup.core.state import ShardState
 from tests.support.memory_store import HASH_KEY, MemoryStore
 
@@ -127,7 +127,7 @@ class Driver:
     unproven: int = 0
     policies: list[Policy] = field(default_factory=list)
     history: list[ShardState] = field(default_factory=list)
-    last: Outcome | None = None
+    last: Outcome[ShardState] | None = None
     #: As it is, by the records that passed; and at most, by all records.
     watermark: SparkWatermark = field(default_factory=SparkWatermark)
     bound: SparkWatermark = field(default_factory=SparkWatermark)
@@ -246,7 +246,7 @@ class Driver:
         )
 
     def _judge(
-        self, recs: Sequence[Rec], records: Records, base: ShardState, outcome: Outcome
+        self, recs: Sequence[Rec], records: Records, base: ShardState, outcome: Outcome[ShardState]
     ) -> None:
         policy, late_ms = self.policy, base.clocks.late_watermark_ms
         if policy.event_time:
@@ -320,7 +320,7 @@ class Driver:
                      self.policy.window_delay_ms)  # fmt: skip
         return watermark.at_end(last - 1, next(d for d in delays_ms if d is not None))
 
-    def _move_windows(self, records: Records, outcome: Outcome) -> None:
+    def _move_windows(self, records: Records, outcome: Outcome[ShardState]) -> None:
         """Check that the window drops nothing that passed, and move Spark's watermark."""
         own, future = self._own(records)
         passed = np.isin(outcome.verdicts, (Verdict.UNIQUE, Verdict.NULL_ID, Verdict.CONFLICT))

@@ -14,7 +14,8 @@ from dedup.core.clocks import known_ms
 from dedup.core.forecast import SLOWEST_SOURCES, expiry_bands, slowest_sources
 from dedup.core.metrics import NAMES
 from dedup.core.ports import SegmentStore
-from dedup.core.shard import Outcome, process
+from dedup.core.records import Outcome
+from dedup.core.shard import process
 from dedup.core.state import ShardState
 from dedup.errors import faults
 from dedup.spark.executor.call import Call
@@ -43,7 +44,7 @@ class ById(Call):
         counts = {"other_queries": warn_of_others(root, task.query_id)} if is_born else {}
         return adopted or ShardState(), counts
 
-    def judge(self, base: ShardState) -> Outcome:
+    def judge(self, base: ShardState) -> Outcome[ShardState]:
         root, task, shard, policy = self.plan.root, self.task, self.shard, self.plan.policy
         lap = self.watch.lap
         if root is None:
@@ -63,7 +64,7 @@ class ById(Call):
         counts = {**asdict(store.counters), **made.counts, "orphans_deleted": deleted}
         return replace(made, counts=counts)
 
-    def levels(self, outcome: Outcome) -> dict[str, int | None]:
+    def levels(self, outcome: Outcome[ShardState]) -> dict[str, int | None]:
         state, policy = outcome.state, self.plan.policy
         clocks, manifest = state.clocks, state.manifest
         segment_bytes, sidecar_bytes = manifest.live_bytes()
@@ -86,7 +87,7 @@ class ById(Call):
             "fpr_ppb": round(policy.fpr * 1e9),
         }
 
-    def others(self, outcome: Outcome) -> dict[str, str | list[int] | None]:
+    def others(self, outcome: Outcome[ShardState]) -> dict[str, str | list[int] | None]:
         state, policy = outcome.state, self.plan.policy
         slowest = slowest_sources(state, policy, SLOWEST_SOURCES)
         ids, sizes = zip(*expiry_bands(state, policy), strict=True)

@@ -9,10 +9,10 @@ import numpy as np
 from dedup import kernel
 from dedup.core.arrays import I64
 from dedup.core.clocks import known_ms
-from dedup.core.records import Records
+from dedup.core.records import Outcome, Records
 from dedup.core.sequence import SequenceVerdict
 from dedup.core.sequence_metrics import SEQUENCE_NAMES
-from dedup.core.sequence_shard import SequenceOutcome, process_sequences
+from dedup.core.sequence_shard import process_sequences
 from dedup.core.sequence_state import SequenceState
 from dedup.core.sharding import shards_of
 from dedup.errors import ConfigError, DataError
@@ -50,7 +50,7 @@ class BySequence(Call):
         self.task.check_follows(base.epoch)
         return self._bound_to_query(base), {}
 
-    def judge(self, base: SequenceState) -> SequenceOutcome:
+    def judge(self, base: SequenceState) -> Outcome[SequenceState]:
         rule, records = self._numbering.rule, self.input.records()
         if not self.plan.streaming:  # nothing is kept
             rule = replace(rule, max_producers=1 << 62)
@@ -102,7 +102,7 @@ class BySequence(Call):
             raise misplaced("names another query than the one whose state it got")
         return base
 
-    def levels(self, outcome: SequenceOutcome) -> dict[str, int | None]:
+    def levels(self, outcome: Outcome[SequenceState]) -> dict[str, int | None]:
         clocks, producers = outcome.state.clocks, len(outcome.state.producers)
         policy = self.plan.policy
         return {

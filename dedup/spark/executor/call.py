@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,7 @@ from dedup.catalog.compatibility import began_twice
 from dedup.core.arrays import I64
 from dedup.core.keys import Keys
 from dedup.core.metrics import MetricNames
-from dedup.core.records import Epoch, Records
-from dedup.core.sequence_shard import SequenceOutcome
-from dedup.core.shard import Outcome
+from dedup.core.records import Epoch, Outcome, Records
 from dedup.core.sharding import derive_keys
 from dedup.errors import ConfigError
 from dedup.spark.executor import wire
@@ -29,9 +27,6 @@ from dedup.spark.executor.rowhash import hash_rows
 from dedup.spark.executor.task import Task
 from dedup.spark.observations import Stopwatch
 from dedup.spark.plan import Plan
-
-#: The verdicts and the next state, as an engine of `dedup.core` returns them.
-Judged: TypeAlias = Outcome | SequenceOutcome
 
 
 @dataclass(slots=True)
@@ -160,7 +155,7 @@ class Call(ABC):
         """
 
     @abstractmethod
-    def judge(self, base: Any) -> Judged:
+    def judge(self, base: Any) -> Outcome[Any]:
         """Judge the records, and return the verdicts and the next state."""
 
     @abstractmethod

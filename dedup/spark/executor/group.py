@@ -16,14 +16,14 @@ import numpy as np
 import pandas as pd
 
 from dedup.core.arrays import U8
-from dedup.core.records import Epoch
+from dedup.core.records import Epoch, Outcome
 from dedup.core.state_row import refuse_before_release
 from dedup.errors import faults
 from dedup.spark.executor import wire
 from dedup.spark.executor.bodies import BodyFile, drop_earlier, handed_on
 from dedup.spark.executor.by_id import ById
 from dedup.spark.executor.by_sequence import BySequence
-from dedup.spark.executor.call import Call, Judged, ShardInput
+from dedup.spark.executor.call import Call, ShardInput
 from dedup.spark.executor.layout import Layout, layout
 from dedup.spark.executor.task import Task
 from dedup.spark.executor.worker_memory import freeze_gc, release_memory
@@ -107,7 +107,7 @@ def _call(
 
 
 def _output(
-    call: Call, outcome: Judged, counts: Mapping[str, int], body_file: BodyFile | None
+    call: Call, outcome: Outcome[Any], counts: Mapping[str, int], body_file: BodyFile | None
 ) -> pd.DataFrame:
     """Return a control row with the counters, then the blobs of which at least one row passes."""
     columns, emitted = _judged_rows(call, outcome.verdicts, body_file)

@@ -177,7 +177,7 @@ def _in_segments(
             if segment.within(hashes) != slice(0, 1):
                 continue
             lookup = partial(store.lookup, segment, keys, hashes)
-            times_ms = read_unless_lost(store, segment, lookup)
+            times_ms = read_unless_lost(store, segment, lookup, [])
             if times_ms is None:
                 continue
             time_ms = int(times_ms[0])
