@@ -158,8 +158,11 @@ def test_a_damaged_local_copy_of_a_sidecar_is_replaced(
 def test_a_rebuilt_sidecar_of_another_segment_does_no_harm(tmp_path: Path) -> None:
     world, _ = worlds(tmp_path, remote=True)
     case = rebuilt_sidecar_case(world)
+    own = case.path.read_bytes()
     case.path.write_bytes(rebuilt_of_a_sibling(tmp_path))
-    case.read()
+    assert case.path.read_bytes() != own
+    assert case.read() == "healed"
+    assert case.path.read_bytes() == own
 
 
 def rebuilt_of_a_sibling(tmp_path: Path) -> bytes:

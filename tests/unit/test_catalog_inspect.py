@@ -4,7 +4,9 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from dedup.catalog import segment_file
@@ -132,6 +134,21 @@ def test_verify_reports_ids_in_wrong_blocks(bench: Bench, monkeypatch: pytest.Mo
     monkeypatch.undo()
     report = verify_segment(bench.root, QUERY, 0, seg.name, seg)
     assert any("are in blocks where a lookup does not find them" in p for p in report.problems)
+
+
+def test_verify_reports_ids_in_wrong_order(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Lookups do not need the order, but merges do.
+    def turned(
+        keys: Keys, hashes: U64, offsets_ms: I64, nblocks: int, **more: Any
+    ) -> Iterator[tuple[bytes, bytes]]:
+        back = np.arange(len(keys))[::-1].copy()
+        return encode_blocks(keys.take(back), hashes, offsets_ms[back], nblocks, **more)
+
+    monkeypatch.setattr(segment_file, "encode_blocks", turned)
+    seg = write(bench.store(), fixed(20))
+    monkeypatch.undo()
+    report = verify_segment(bench.root, QUERY, 0, seg.name, seg)
+    assert report.problems == ("20 IDs are not in (hash, key) order",)
 
 
 def test_a_healthy_sidecar_of_a_swapped_segment_is_not_blamed(bench: Bench) -> None:
