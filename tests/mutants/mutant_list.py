@@ -64,7 +64,7 @@ CLOCKS, SWEEP = "unit/test_core_clocks.py", "unit/test_catalog_sweep.py"
 UPKEEP, MERGE = "unit/test_core_upkeep.py", "unit/test_core_merge.py"
 FILTER_CHOICE = "unit/test_core_filter_choice.py"
 MANIFEST, STATE = "unit/test_core_manifest.py", "unit/test_core_state.py"
-DAMAGE, PARTITIONS = "unit/test_catalog_damage.py", "unit/test_core_partitions.py"
+DAMAGE = "unit/test_catalog_damage.py"
 
 ADOPT = "unit/test_catalog_adopt.py"
 
@@ -128,7 +128,7 @@ MUTANTS = (
         "core/shard.py",
         "np.where(substituted, _FOREVER_MS, own_ms)",
         "own_ms",
-        "unit/test_core_times.py",
+        ORACLE,
     ),
     _mutant(
         "a new bucket grid leaves the tail unchanged",
@@ -241,7 +241,7 @@ MUTANTS = (
         "core/tail.py",
         "digests = None if self.digests is None else self.digests[index]",
         "digests = None",
-        "unit/test_core_tail.py",
+        f"{ORACLE}::test_payloads_are_compared",
     ),
     # --- clocks
     _mutant(
@@ -250,7 +250,6 @@ MUTANTS = (
         "if h.clock_ms != NEVER_MS and h.clock_ms >= self.late_watermark_ms:",
         "if h.clock_ms != NEVER_MS:",
         CLOCKS,
-        PARTITIONS,
     ),
     _mutant(
         "future times advance a clock",
@@ -265,7 +264,6 @@ MUTANTS = (
         "            idle_timeout_ms is not None\n",
         "            False\n",
         CLOCKS,
-        PARTITIONS,
     ),
     _mutant(
         "a source is idle at once",
@@ -274,7 +272,6 @@ MUTANTS = (
         "            and query_time_ms - self.last_seen_ms >= idle_timeout_ms\n",
         "            and self.silent_batches > 0\n",
         CLOCKS,
-        PARTITIONS,
     ),
     _mutant(
         "the late watermark may fall",

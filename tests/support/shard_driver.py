@@ -7,7 +7,7 @@ its effective timestamp, and looks through all of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,10 +56,10 @@ class Rec:
     payload: int = 0
     heartbeat: bool = False
 
-
-def is_untimed(rec: Rec) -> bool:
-    """Whether neither the record nor a substitute gives its time."""
-    return rec.untimed and rec.time_ms is None
+    @property
+    def is_untimed(self) -> bool:
+        """Whether neither the record nor a substitute gives its time."""
+        return self.untimed and self.time_ms is None
 
 
 @dataclass(frozen=True)
@@ -119,15 +119,12 @@ class Driver:
     highest: int = 0
     run_id: str = "run-1"
     now_ms: int = 0
-    #: How far the worker's clock is ahead of the driver's.
-    worker_ahead_ms: int = 0
     hash_key: bytes = HASH_KEY
     passed: list[Passed] = field(default_factory=list)
-    #: Records that at most once dropped though none with their ID had gone on.
-    unproven: int = 0
     policies: list[Policy] = field(default_factory=list)
     history: list[ShardState] = field(default_factory=list)
-    last: Outcome[ShardState] | None = None
+    #: Of the last micro-batch.
+    counts: Mapping[str, int] = field(default_factory=dict)
     #: As it is, by the records that passed; and at most, by all records.
     watermark: SparkWatermark = field(default_factory=SparkWatermark)
     bound: SparkWatermark = field(default_factory=SparkWatermark)
@@ -139,15 +136,11 @@ class Driver:
         key_id = hash_key_id(self.hash_key)
         row = replace(self.state, hash_key_id=self.state.hash_key_id or key_id).to_bytes()
         base = ShardState.from_bytes(row, hash_key_id=key_id)
-        records = self._records(recs, [rec for rec in given if rec.heartbeat])
+        records = self._records(recs, given)
         epoch = Epoch(
-            number=self.batch,
-            run_id=self.run_id,
-            now_ms=self.now_ms,
-            worker_now_ms=self.now_ms + self.worker_ahead_ms,
-            shard=self.shard,
-            hash_key=self.hash_key,
-        )
+            number=self.batch, run_id=self.run_id, now_ms=self.now_ms, worker_now_ms=self.now_ms,
+            shard=self.shard, hash_key=self.hash_key,
+        )  # fmt: skip
         orphaned = process(base, records, self.policy, self.attempt(), epoch)
         outcome = process(base, records, self.policy, self.attempt(), epoch)
         assert outcome.verdicts.tolist() == orphaned.verdicts.tolist(), "a replay answers the same"
@@ -158,7 +151,7 @@ class Driver:
         self.history.append(self.state)
         self.highest = max(self.highest, self.batch)
         self._check_bounds(base.clocks, outcome.state)
-        self.state, self.last = outcome.state, outcome
+        self.state, self.counts = outcome.state, outcome.counts
         self.batch += 1
         return [Verdict(v) for v in outcome.verdicts]
 
@@ -195,8 +188,7 @@ class Driver:
 
     def count(self, name: str) -> int:
         """A count of the last micro-batch."""
-        assert self.last is not None
-        return self.last.counts.get(name, 0)
+        return self.counts.get(name, 0)
 
     def attempt(self) -> SegmentStore:
         """The store of a new task attempt."""
@@ -210,40 +202,42 @@ class Driver:
         """Whether the segment is still at the root."""
         return segment.name in self.store.segments
 
-    def _records(self, recs: Sequence[Rec], heartbeats: Sequence[Rec]) -> Records:
+    def _records(self, recs: Sequence[Rec], given: Sequence[Rec]) -> Records:
+        """The records among all that were given, and what the clocks observe of these."""
         own = [NEVER_MS if rec.time_ms is None else rec.time_ms for rec in recs]
         times = np.array(own, np.int64)
         flags = np.array([FLAG_NULL_ID * (rec.id is None) for rec in recs], np.uint8)
         if self.policy.event_time:
             flags[times > self.now_ms + MAX_FUTURE_MS] |= FLAG_FUTURE
             flags[times == NEVER_MS] |= FLAG_NULL_TIME
-            flags[[is_untimed(rec) for rec in recs]] |= FLAG_UNTIMED
+            flags[[rec.is_untimed for rec in recs]] |= FLAG_UNTIMED
         substituted = (flags & (FLAG_FUTURE | FLAG_NULL_TIME)) != 0
         observed: dict[str, Observed] = {}
-        for rec, time_ms, untrue in zip(recs, own, substituted, strict=True):
-            if self.policy.event_time and is_untimed(rec):
-                continue
-            new = Observed(NEVER_MS if untrue else time_ms, 1)
-            observed[rec.source] = (
-                observed[rec.source].merge(new) if rec.source in observed else new
-            )
-        for beat in heartbeats:
-            if self.policy.event_time and beat.time_ms is not None:
-                future = beat.time_ms > self.now_ms + MAX_FUTURE_MS
-                new = Observed(NEVER_MS, 1, NEVER_MS if future else beat.time_ms)
-                observed[beat.source] = observed.get(beat.source, Observed(NEVER_MS, 0)).merge(new)
-        names = sorted({rec.source for rec in (*recs, *heartbeats)})
+        for rec in given:
+            if (new := self._observed(rec)) is not None:
+                observed[rec.source] = observed.get(rec.source, Observed(NEVER_MS, 0)).merge(new)
+        names = sorted({rec.source for rec in given})
         return Records(
             keys=Keys.from_list([rec.id or b"" for rec in recs]),
             times_ms=np.where(substituted, self.now_ms, times),
             flags=flags,
             observed=observed,
-            heartbeats=len(heartbeats),
+            heartbeats=len(given) - len(recs),
             tie_rank=lambda index: index.copy(),
             sources=np.array([names.index(rec.source) for rec in recs], np.uint64),
             source_hashes={name: names.index(name) for name in observed},
             payload_hashes=np.array([rec.payload << 8 for rec in recs], np.uint64),
         )
+
+    def _observed(self, rec: Rec) -> Observed | None:
+        """What a clock observes of a record or a heartbeat."""
+        time_ms = NEVER_MS if rec.time_ms is None else rec.time_ms
+        if self.policy.event_time and time_ms > self.now_ms + MAX_FUTURE_MS:
+            time_ms = NEVER_MS
+        if rec.heartbeat:
+            no_time = rec.time_ms is None or not self.policy.event_time
+            return None if no_time else Observed(NEVER_MS, 1, time_ms)
+        return None if self.policy.event_time and rec.is_untimed else Observed(time_ms, 1)
 
     def _judge(
         self, recs: Sequence[Rec], records: Records, base: ShardState, outcome: Outcome[ShardState]
@@ -264,16 +258,15 @@ class Driver:
             if rec.id is None:
                 assert verdict == (Verdict.LATE if behind[i] else Verdict.NULL_ID)
                 continue
-            if policy.event_time and is_untimed(rec):
+            if policy.event_time and rec.is_untimed:
                 assert verdict == Verdict.UNTIMED
                 continue
             if policy.guarantee == "at-least-once":
                 assert verdict == (Verdict.LATE if late[i] else Verdict.UNIQUE)
                 continue
-            same = [p for p in self.passed if p.id == rec.id]
             if verdict == Verdict.DUPLICATE and policy.guarantee == "at-most-once":
-                self.unproven += not same
                 continue
+            same = [p for p in self.passed if p.id == rec.id]
             if verdict in (Verdict.DUPLICATE, Verdict.CONFLICT):
                 assert verdict == Verdict.DUPLICATE or not behind[i]
                 if not behind[i]:
@@ -340,11 +333,8 @@ class Driver:
     def _judge_payload(self, rec: Rec, time_ms: int, verdict: Verdict) -> None:
         """Check a duplicate against the records that passed: lookups end at the first match."""
         policy = self.policy
-        near = [
-            p
-            for p in self.passed
-            if p.id == rec.id and abs(p.time_ms - time_ms) <= policy.horizon_ms
-        ]
+        same = (p for p in self.passed if p.id == rec.id)
+        near = [p for p in same if abs(p.time_ms - time_ms) <= policy.horizon_ms]
         alike = [p for p in near if p.column_set == policy.payload]
         if verdict == Verdict.CONFLICT:
             assert policy.payload is not None

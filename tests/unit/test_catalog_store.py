@@ -5,20 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dedup.catalog.cache import LocalCache
+from dedup.catalog.blocks import encode_blocks
 from dedup.core.entries import Entries
 from dedup.core.segment import SegmentPlan
-from dedup.errors import CatalogError, ConfigError
+from dedup.errors import CatalogError
 from dedup.storage.root import Root
 from tests.support.catalog import (
     END_MS,
     RUN,
     START_MS,
     Bench,
-    Content,
     check_answers,
     fixed,
-    flip,
     knows,
     varied,
     write,
@@ -87,18 +85,6 @@ def test_shards_of_one_task_may_write_the_same_name(bench: Bench) -> None:
         assert times_ms.tolist() == expected.times_ms.tolist()
 
 
-def test_files_of_equal_content_are_equal(tmp_path: Path) -> None:
-    made, segs = fixed(5000), []
-    for name in "ab":
-        bench = Bench(tmp_path / name)
-        segs.append(write(bench.store(), made))
-        shuffled = np.random.default_rng(3).permutation(5000).astype(np.int64)
-        made = Content(made.keys.take(shuffled), made.hashes[shuffled], made.times_ms[shuffled])
-    # RocksDB notes creation time and its own session, so only the content can be compared.
-    assert segs[0].count == segs[1].count
-    assert segs[0].filter_crc32 == segs[1].filter_crc32
-
-
 def test_contradicting_arguments_write_nothing(bench: Bench) -> None:
     made = fixed(10)
     entries = Entries.in_order(made.keys, made.hashes, made.times_ms)
@@ -120,6 +106,12 @@ def test_contradicting_arguments_write_nothing(bench: Bench) -> None:
             bench.store().write_segment(plan, pieces)
     assert bench.root.list() == ()
     assert list((bench.cache().top / "tmp").iterdir()) == []
+
+
+def test_values_that_are_not_hashes_of_the_ids_are_rejected() -> None:
+    zeros = np.zeros(70_000, np.uint64), np.zeros(70_000, np.int64)
+    with pytest.raises(ValueError, match="not hashes of the IDs"):
+        list(encode_blocks(fixed(70_000).keys, *zeros, 1, wide_times=False))
 
 
 def test_deleting_removes_all_files_and_local_copies(bench: Bench) -> None:
@@ -166,20 +158,6 @@ def test_a_segment_that_was_just_written_is_not_fetched_again(bench: Bench) -> N
     assert list(bench.cache().folder.glob("shard=00000/*")) == []
 
 
-@pytest.mark.parametrize("suffix", [".sst", ".filter"])
-def test_a_local_copy_that_was_damaged_is_fetched_again(bench: Bench, suffix: str) -> None:
-    root = bench.remote
-    made = varied(5000)
-    seg = write(bench.store(root=root), made)
-    (copy,) = bench.cache().folder.glob(f"shard=00000/*{suffix}")
-    flip(copy, 1000)
-    reader = bench.store(root=root)
-    check_answers(reader, seg, made)
-    fetched_bytes = seg.sst_bytes if suffix == ".sst" else seg.filter_bytes
-    assert reader.counters.bytes_fetched == fetched_bytes
-    assert reader.counters.filters_rebuilt == 0
-
-
 def test_taking_the_counters_returns_the_counts_and_resets_them(bench: Bench) -> None:
     made = fixed(1000)
     store = bench.store()
@@ -192,12 +170,6 @@ def test_taking_the_counters_returns_the_counts_and_resets_them(bench: Bench) ->
     assert (counts.catalog_reads, counts.bytes_fetched) == (16, 0)
     assert counts.bytes_written == seg.sst_bytes + seg.filter_bytes
     assert store.counters == type(counts)()
-
-
-@pytest.mark.parametrize("part", ["a/b", "", "..", "x y"])
-def test_names_that_are_no_file_names_are_refused(bench: Bench, part: str) -> None:
-    with pytest.raises(ConfigError):
-        LocalCache(part, bench.path)
 
 
 def test_a_pending_list_leaves_no_file_behind(bench: Bench) -> None:

@@ -82,15 +82,6 @@ def test_an_accepted_loss_is_dropped_from_the_manifest_and_counted_once(in_state
     assert driver.state.segments_lost == 1
 
 
-def test_accepting_the_loss_of_another_segment_does_not_help() -> None:
-    driver = two_segments()
-    lost, kept = names(driver.state.manifest)
-    driver.store.damaged.add(lost)
-    driver.store.accepted.add(kept)
-    with pytest.raises(SegmentDamaged):
-        driver.feed([Rec(X, 6)])
-
-
 def close(driver: Driver) -> None:
     """End the bucket [0, 10), whose segments are then merged."""
     enlarge_budget(driver)

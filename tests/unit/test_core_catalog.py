@@ -6,7 +6,6 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,24 +91,3 @@ def test_a_real_catalog_matches_the_oracle_with_stable_timestamps(
         for recs in trace
     ]
     run(policy, stable, data)
-
-
-@pytest.mark.parametrize("budget", [0, 4_000, 20_000])
-def test_a_thousand_ids_over_many_buckets_get_the_right_verdicts(
-    tmp_path: Path, budget: int
-) -> None:
-    """Sealed, merged, expired and deleted, with filters in the row or not."""
-    policy = Policy(
-        horizon_ms=400, bucket_ms=50, event_time=True, lateness_ms=100, keep_expired_ms=0,
-        retain_epochs=3, state_budget_bytes=budget, max_filter_state_bytes=budget,
-    )  # fmt: skip
-    driver = CatalogDriver(policy, bench=Bench(tmp_path))
-    for n in range(25):
-        new = [Rec(b"%08d" % (n * 40 + i), n * 40 + i) for i in range(40)]
-        again = [Rec(b"%08d" % i, i + 300) for i in range(max(0, n * 40 - 310), n * 40 - 270)]
-        names = driver.named([*new, *again], 10_000)
-        assert names == ["UNIQUE"] * 40 + ["DUPLICATE"] * len(again)
-        assert sum(held.nbytes for held in driver.state.filters.values()) <= budget
-    assert driver.state.manifest.buckets
-    files = list((tmp_path / "root" / QUERY / "shard=00000").glob("*.sst"))
-    assert {s.name for s in driver.state.manifest.segments()} <= {f.stem for f in files}

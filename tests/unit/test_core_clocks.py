@@ -21,14 +21,6 @@ def advance(clocks: Clocks, policy: Policy, now_ms: int, **observed: int) -> Clo
     return clocks.advance(told, now_ms=now_ms, run_id="run", policy=policy)
 
 
-def test_new_clocks_have_no_watermark_and_no_holder() -> None:
-    clocks = Clocks()
-    assert clocks.late_watermark_ms == clocks.gc_watermark_ms == NEVER_MS
-    assert clocks.holder(EVENT) is None
-    # Durations can be taken off without leaving 64 bits.
-    assert NEVER_MS - 2 * 10_000 * 366 * 86_400_000 > -(1 << 63)
-
-
 def test_watermarks_follow_their_two_formulas() -> None:
     policy = replace(EVENT, lateness_ms=7, horizon_ms=100)
     clocks = advance(Clocks(), policy, 10_000, p=500, q=300)
@@ -41,12 +33,6 @@ def test_watermarks_follow_their_two_formulas() -> None:
     clocks = advance(clocks, policy, 320, p=500, q=400)
     assert clocks.low_watermark_ms == 400
     assert (clocks.late_watermark_ms, clocks.gc_watermark_ms) == (313, 213)
-
-
-def test_an_older_time_moves_no_clock_back() -> None:
-    clocks = advance(Clocks(), replace(EVENT, lateness_ms=50), 10_000, p=500)
-    clocks = advance(clocks, replace(EVENT, lateness_ms=50), 10_000, p=460)
-    assert clocks.sources["p"].time_ms == clocks.newest_ms == clocks.low_watermark_ms == 500
 
 
 def test_a_new_partition_that_is_behind_does_not_pull_the_watermark_back() -> None:
@@ -66,40 +52,11 @@ def window(clocks: Clocks, policy: Policy = WINDOW) -> tuple[int, int]:
     return following, later
 
 
-def test_a_window_judges_by_the_watermark_of_the_last_micro_batch_but_one() -> None:
-    clocks = Clocks()
-    seen = [window(clocks)]
-    for times in ({"p": 100, "q": 5}, {"p": 200}, {"q": 7}, {"p": 150, "q": 199}):
-        clocks = advance(clocks, WINDOW, 10_000, **times)
-        seen.append(window(clocks))
-    assert seen == [(0, 0), (0, 90), (90, 190), (190, 190), (190, 190)]
-    assert clocks.low_watermark_ms == 199, "which is not what a window follows"
-
-
 def test_a_window_does_not_see_heartbeats() -> None:
     beat = {"p": Observed(50, 2, 500), "q": Observed(NEVER_MS, 1, 600)}
     clocks = Clocks().advance(beat, now_ms=10_000, run_id="run", policy=WINDOW)
     assert window(clocks) == (0, 40)
     assert (clocks.low_watermark_ms, clocks.newest_ms) == (500, 600)
-
-
-def test_the_watermark_of_a_window_never_falls() -> None:
-    """Spark keeps it when the query restarts with a longer delay."""
-    clocks = advance(Clocks(), WINDOW, 10_000, p=100)
-    longer = replace(WINDOW, window_delay_ms=50)
-    clocks = advance(clocks, longer, 10_000, p=120)
-    assert window(clocks, longer) == (90, 90)
-    assert window(advance(clocks, longer, 10_000, p=150), longer) == (90, 100)
-
-
-def test_a_window_that_is_added_later_starts_from_the_current_watermark() -> None:
-    clocks = advance(Clocks(), EVENT, 10_000, p=100)
-    assert clocks.window_watermarks_ms is None
-    assert window(clocks) == (90, 90)
-    clocks = advance(clocks, WINDOW, 10_000, p=110)
-    assert window(clocks) == (90, 100)
-    clocks = advance(clocks, EVENT, 10_000, p=120)
-    assert window(clocks) == (110, 110)
 
 
 def test_the_watermark_of_a_window_does_not_fall_while_the_option_is_not_set() -> None:
@@ -211,13 +168,6 @@ def test_observations_of_several_map_tasks_are_merged() -> None:
     assert Observed(5, 2, 7).merge(Observed(6, 4, 3)) == Observed(6, 6, 7)
 
 
-def test_clocks_survive_a_round_trip_through_json() -> None:
-    clocks = advance(Clocks(), EVENT, 10_000, p=500, q=-300)
-    clocks = advance(clocks, EVENT, 10_100, p=501)
-    assert Clocks.from_json(json.loads(json.dumps(clocks.to_json()))) == clocks
-    assert Clocks.from_json(Clocks().to_json()) == Clocks()
-
-
 @pytest.mark.parametrize(
     ("now_ms", "worker_now_ms", "run_id", "refused"),
     [
@@ -242,7 +192,7 @@ def test_a_clock_jump_is_refused_in_processing_time_unless_accepted(
     check(EVENT)
     check(replace(PROCESSING, accept_clock_jump=True))
     if refused:
-        with pytest.raises(ClockError):
+        with pytest.raises(ClockError, match="accept='clock-jump'"):
             check(PROCESSING)
     else:
         check(PROCESSING)

@@ -137,23 +137,6 @@ def filled(**changes: int) -> Driver:
     return driver
 
 
-@pytest.mark.parametrize("bound", [0, 400, 1 << 20])
-def test_the_place_of_a_filter_changes_no_verdict(bound: int) -> None:
-    """Filters leave and return from one micro-batch to the next."""
-    driver = filled()
-    assert not driver.state.filters
-    moved = 0
-    for n in range(20, 40):
-        bounds = (bound, 0, 1 << 20, 300)
-        driver.policy = replace(driver.policy, max_filter_state_bytes=bounds[n % 4])
-        before = set(driver.state.filters)
-        copies = [Rec(b"%d-%d" % (n - 19, i), n * 25) for i in range(40)]
-        new = [Rec(b"%d-%d" % (n, i), n * 25) for i in range(40)]
-        assert driver.named([*copies, *new]) == ["DUPLICATE"] * 40 + ["UNIQUE"] * 40
-        moved += len(before ^ set(driver.state.filters))
-    assert moved > 100
-
-
 def test_ids_that_a_sidecar_answered_for_are_counted() -> None:
     driver = filled()
     fresh = [Rec(b"fresh %d" % i, 480) for i in range(10)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from dedup.core.manifest import Expired, Manifest, PendingList
@@ -37,17 +35,6 @@ def test_buckets_are_in_order_of_time(manifest: Manifest) -> None:
     assert names(manifest) == ["a", "b", "c", "d"]
     assert (manifest.ids, manifest.live_bytes()) == (6, (4 * 100, 4 * 64))
     assert manifest.buckets[0].ids == 4
-
-
-def test_a_bucket_keeps_its_clamped_flag(manifest: Manifest) -> None:
-    more = grown(manifest, ref("e", 10, 20))
-    assert [b.clamped for b in more.buckets] == [False, True, False]
-    assert grown(more, ref("f"), clamped=True).buckets[0].clamped
-
-
-def test_buckets_of_two_grids_are_kept_apart(manifest: Manifest) -> None:
-    other = grown(manifest, ref("w", 0, 20))
-    assert [b.range for b in other.buckets] == [(0, 10), (0, 20), (10, 20), (20, 30)]
 
 
 def merge_first(manifest: Manifest) -> Manifest:
@@ -109,12 +96,6 @@ def test_a_lost_segment_leaves_the_manifest_without_becoming_pending(manifest: M
     assert one.expired == ()
     assert [b.range for b in one.without(ref("b")).buckets] == [(10, 20), (20, 30)]
     assert one.without(ref("unknown")) == one
-
-
-def test_a_manifest_survives_a_round_trip_through_json(manifest: Manifest) -> None:
-    manifest = merge_first(manifest)
-    assert Manifest.from_json(json.loads(json.dumps(manifest.to_json()))) == manifest
-    assert Manifest.from_json(Manifest().to_json()) == Manifest()
 
 
 @pytest.mark.parametrize(

@@ -165,27 +165,6 @@ def test_a_trickle_after_a_flood_does_not_stop_merging() -> None:
     assert all(int(s.name[1:]) > 20 for s in inputs)
 
 
-@pytest.mark.parametrize("seal_ids", [6, 32, 64, 256])
-@pytest.mark.parametrize("burst", [6, 24])
-def test_a_burst_before_a_bucket_ends_does_not_make_it_too_deep(seal_ids: int, burst: int) -> None:
-    load = Load(segment_ids=64)
-    for n in range(2 * (13 + burst)):
-        start_ms, k = 1_000 * (n // (13 + burst)), n % (13 + burst)
-        time_ms = start_ms + (k * 950 // 13 if k < 13 else 950 + (k - 13) * 50 // burst)
-        load.seal(seal_ids, time_ms, low_ms=time_ms)
-    assert 10 <= load.deepest <= MAX_OPEN_SEGMENTS
-
-
-@pytest.mark.parametrize("seal_ids", [32, 64, 512])
-def test_a_late_source_does_not_make_an_ended_bucket_too_deep(seal_ids: int) -> None:
-    load = Load(segment_ids=64, lateness_ms=4_000)
-    for n in range(13):
-        load.seal(512, n * 1_000 // 13, low_ms=n * 1_000 // 13)
-    for _ in range(100):
-        load.seal(seal_ids, 500, low_ms=1_003)
-    assert load.deepest <= MAX_OPEN_SEGMENTS
-
-
 @settings(max_examples=20, deadline=None)
 @given(
     seals=st.lists(
@@ -235,19 +214,6 @@ def test_a_bucket_that_stragglers_feed_does_not_delay_the_others() -> None:
     depths = [bucket.depth for bucket in load.state.manifest.buckets]
     assert len(depths) == 4
     assert max(depths[1:]) == 1
-
-
-def test_a_change_of_grid_merges_step_by_step() -> None:
-    driver = growing()
-    feed_all(driver, range(13))
-    driver.retune(bucket_ms=500)
-    worst = 0
-    for n in range(100, 140):
-        feed(driver, n, 200)
-        worst = max(worst, driver.count("ids_written") - 20)
-    assert worst <= 4 * 64
-    old = next(b for b in driver.state.manifest.buckets if b.range == (0, 1_000))
-    assert len(old.runs) == 1
 
 
 class LongIds(MemoryStore):
@@ -332,19 +298,6 @@ def test_stragglers_do_not_rewrite_a_bucket() -> None:
     assert sizes(True, 100) is sizes(True) is None
 
 
-def test_a_bucket_of_some_small_seals_is_written_twice() -> None:
-    driver = growing()
-    driver.retune(segment_ids=256)
-    written = sealed = 0
-    for n in range(65):
-        feed(driver, n, time_ms=n * 1_000 // 13)
-        written += driver.count("ids_written")
-        sealed += 20
-    (first, *_) = driver.state.manifest.buckets
-    assert first.depth == 1
-    assert written / sealed <= 2.1
-
-
 def test_a_deep_bucket_does_not_wait_for_the_shards_turn() -> None:
     driver = drive(
         state_budget_bytes=0,
@@ -360,17 +313,6 @@ def test_a_deep_bucket_does_not_wait_for_the_shards_turn() -> None:
         assert bucket.depth < DEEP
         off_turn += bool(driver.count("segments_merged") and (driver.batch - 1) % MERGE_STRIDE)
     assert off_turn > 3
-
-
-def test_a_bucket_that_expires_during_a_merge_expires_whole() -> None:
-    driver, numbers = growing(), count()
-    while not any(merge.output for merge in merges_of(driver)):
-        feed(driver, next(numbers))
-    before = {s.name for s in driver.state.manifest.segments()}
-    driver.feed([Rec(b"far", 50_000)], now_ms=60_000)
-    driver.feed([], now_ms=60_001)
-    assert {s.name for s in driver.state.manifest.segments()}.isdisjoint(before)
-    assert before <= {e.name for e in driver.state.manifest.expired} | set(driver.store.deleted)
 
 
 def under_way() -> Driver:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dedup.core.policy import Guarantee, Policy
 from dedup.errors import ConfigError
-from tests.support.shard_driver import Driver, Rec, is_untimed
+from tests.support.shard_driver import Driver, Rec
 from tests.support.traces import BUDGETS, batches, policies, traces
 
 
@@ -177,13 +177,5 @@ def test_untimed_records_touch_neither_memory_nor_clocks(
     for recs in trace:
         now_ms += data.draw(st.sampled_from([0, 10, 100, 400]))
         driver.feed(recs, now_ms)
-        without.feed([rec for rec in recs if not is_untimed(rec)], now_ms)
+        without.feed([rec for rec in recs if not rec.is_untimed], now_ms)
         assert driver.state.to_bytes() == without.state.to_bytes()
-
-
-@pytest.mark.parametrize("budget", [0, 1 << 20])
-def test_the_first_copy_in_arrival_order_wins(budget: int) -> None:
-    policy = Policy(horizon_ms=60, bucket_ms=10, event_time=True, state_budget_bytes=budget)
-    driver = Driver(policy)
-    verdicts = driver.feed([Rec(b"x", 50), Rec(b"x", 40), Rec(b"x", 101)], 100)
-    assert [v.name for v in verdicts] == ["DUPLICATE", "UNIQUE", "UNIQUE"]

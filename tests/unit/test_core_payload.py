@@ -13,7 +13,7 @@ from dedup.core.payload import MAX_COLUMN_SETS, digests_of, numbered
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError, StateError
 from tests.support.memory_store import KEY_ID
-from tests.support.shard_driver import EVENT, PROCESSING, SEALED_OR_NOT, Driver, Rec, X, Y, drive
+from tests.support.shard_driver import EVENT, SEALED_OR_NOT, Driver, Rec, X, Y, drive
 
 
 def comparing(budget: int = 1 << 20, payload: str = "all") -> Driver:
@@ -32,23 +32,6 @@ def test_a_copy_that_differs_is_a_conflict(budget: int) -> None:
     assert driver.named([Rec(X, 20, payload=2)]) == ["CONFLICT"]
 
 
-def test_copies_are_compared_in_processing_time() -> None:
-    driver = drive(replace(PROCESSING, payload="all"))
-    assert driver.named([Rec(X, None, payload=1)], 100) == ["UNIQUE"]
-    copies = [Rec(X, None, payload=1), Rec(X, None, payload=2)]
-    assert driver.named(copies, 120) == ["DUPLICATE", "CONFLICT"]
-
-
-@SEALED_OR_NOT
-def test_a_copy_is_compared_with_each_emitted_record_within_the_horizon(budget: int) -> None:
-    driver = comparing(budget)
-    driver.feed([Rec(X, 0, payload=1), Rec(X, 100, payload=2)])
-    assert driver.named([Rec(X, 50, payload=3)]) == ["CONFLICT"]
-    # Further than the horizon from the one, within it of the other.
-    assert driver.named([Rec(X, 130, payload=1)]) == ["CONFLICT"]
-    assert driver.named([Rec(X, 131, payload=2)]) == ["DUPLICATE"]
-
-
 @SEALED_OR_NOT
 def test_records_digested_by_no_or_other_columns_cannot_be_compared(budget: int) -> None:
     driver = drive(EVENT, state_budget_bytes=budget, lateness_ms=600)
@@ -65,20 +48,6 @@ def test_records_digested_by_no_or_other_columns_cannot_be_compared(budget: int)
     assert driver.named(copies) == ["DUPLICATE", "CONFLICT"]
 
 
-def test_merges_keep_digests() -> None:
-    driver = comparing(0)
-    # A segment for each micro-batch, until a bucket is merged.
-    for number in range(200):
-        driver.feed([Rec(b"%d" % number, 0, payload=number)])
-        if driver.count("segments_merged"):
-            break
-    assert driver.count("segments_merged") > 2
-    same = [Rec(b"%d" % n, 1, payload=n) for n in range(number + 1)]
-    assert set(driver.named(same)) == {"DUPLICATE"}
-    others = [Rec(b"%d" % n, 1, payload=n + 1) for n in range(number + 1)]
-    assert set(driver.named(others)) == {"CONFLICT"}
-
-
 def test_without_a_payload_no_digests_are_kept() -> None:
     plain, driver = drive(state_budget_bytes=0), comparing(0)
     for each in (plain, driver):
@@ -91,13 +60,6 @@ def test_without_a_payload_no_digests_are_kept() -> None:
     driver.feed([Rec(b"new", 3)])
     assert driver.store.written > len(digested)
     assert set(driver.store.digests) == digested
-
-
-def test_copies_are_not_compared_with_a_record_dropped_as_late() -> None:
-    driver = drive(replace(EVENT, payload="all", late="drop"))
-    driver.feed([Rec(Y, 100)])
-    copies = [Rec(X, 0, payload=2), Rec(X, 101, payload=1), Rec(X, 102, payload=2)]
-    assert driver.named(copies) == ["LATE", "UNIQUE", "CONFLICT"]
 
 
 def test_the_state_row_holds_digests_from_the_first_payload_on() -> None:

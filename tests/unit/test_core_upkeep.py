@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
@@ -11,7 +10,7 @@ from dedup.core.manifest import Bucket, Expired, Manifest
 from dedup.core.policy import FPR_MARGIN, GROWTH, MAX_OPEN_SEGMENTS
 from dedup.core.sizing import blocks_for
 from dedup.core.upkeep import MAX_DELETES, MAX_EXPIRED_NAMES, MERGE_STRIDE
-from tests.support.shard_driver import SEALED_OR_NOT, STABLE_OR_NOT, Driver, Rec, X, Y, drive
+from tests.support.shard_driver import STABLE_OR_NOT, Driver, Rec, drive
 
 
 def fill(driver: Driver, batches: int, *, step_ms: int = 0, ids: int = 1, start_ms: int = 0) -> int:
@@ -124,53 +123,7 @@ def test_a_closed_bucket_takes_its_stragglers_along() -> None:
     assert driver.named([Rec(b"straggler", 45)]) == ["DUPLICATE"]
 
 
-def test_a_clamped_straggler_flags_the_bucket_that_takes_it_along() -> None:
-    driver = drive(state_budget_bytes=0, horizon_ms=500, stable_timestamps=True)
-    fill(driver, 2, start_ms=100)
-    driver.policy = replace(driver.policy, state_budget_bytes=1 << 20)
-    assert driver.named([Rec(b"late", 7)]) == ["LATE"]
-    fill(driver, MERGE_STRIDE + 1, start_ms=150)
-    bucket = bucket_of(driver, 100)
-    assert len(bucket.segments) == 1
-    assert bucket.ids == 3
-    assert bucket.clamped
-    assert driver.named([Rec(b"late", 7)]) == ["DUPLICATE"]
-
-
 # Filters in the state row.
-
-
-def test_filters_stay_within_the_budget_newest_first() -> None:
-    budget = 6_000
-    driver = drive(state_budget_bytes=budget, horizon_ms=5_000, bucket_ms=50, lateness_ms=100)
-    held = set()
-    for n in range(60):
-        driver.feed([Rec(b"%d-%d" % (n, i), n * 25) for i in range(100)])
-        state = driver.state
-        assert sum(held.nbytes for held in state.filters.values()) <= budget
-        live = [s.name for s in state.manifest.segments()]
-        kept = list(state.filters)
-        assert set(kept) <= set(live)
-        # The newest buckets come last, and are kept.
-        assert kept == live[len(live) - len(kept) :]
-        held.add(len(live) - len(kept))
-    assert max(held) > 0
-    assert len(driver.state.filters) > 0
-    # The others' sidecars serve.
-    assert driver.named([Rec(b"%d-1" % n, n * 25) for n in range(0, 60, 9)]) == ["DUPLICATE"] * 7
-
-
-def test_with_room_the_live_filters_are_in_the_row_and_no_others() -> None:
-    driver = drive(state_budget_bytes=16_000, horizon_ms=100, bucket_ms=50)
-    merged = expired = 0
-    for n in range(40):
-        driver.feed([Rec(b"%d-%d" % (n, i), n * 8) for i in range(100)])
-        live = {s.name for s in driver.state.manifest.segments()}
-        assert set(driver.state.filters) == live
-        merged += driver.count("segments_merged")
-        expired += driver.count("segments_expired")
-    assert merged
-    assert expired
 
 
 def sized_rates(driver: Driver, start_ms: int) -> list[float]:
@@ -227,72 +180,7 @@ def test_the_merge_of_a_closed_bucket_sizes_its_filter_by_its_share(lateness_ms:
     assert sized_rates(driver, 0) == pytest.approx([FPR_MARGIN * 0.01 / 2])
 
 
-@pytest.mark.parametrize("lateness_ms", [0, 800])
-def test_the_false_positive_rate_of_all_filters_together_is_below_1_percent(
-    lateness_ms: int,
-) -> None:
-    driver = drive(horizon_ms=800, bucket_ms=100, lateness_ms=lateness_ms, state_budget_bytes=2_000)
-    false = negative = 0
-    for n in range(200):
-        spread = max(lateness_ms, 1)
-        recs = [Rec(b"%d/%d" % (n, i), n * 10 - i * 13 % spread) for i in range(100)]
-        driver.policies.clear()
-        driver.passed.clear()
-        driver.history.clear()
-        driver.feed([Rec(b"now%d" % n, n * 10), *recs])
-        if n > 100:
-            false += driver.count("filter_false_positive")
-            negative += driver.count("filter_negative")
-    assert false + negative > 9_000
-    # A filter that always answers no or yes would stand out.
-    assert 0.0005 < false / (false + negative) < 0.01
-
-
 # Expiry and deletion.
-
-
-@SEALED_OR_NOT
-def test_a_bucket_expires_when_the_watermark_reaches_its_end_not_its_start(budget: int) -> None:
-    driver = drive(state_budget_bytes=budget)
-
-    def remembers(time_ms: int) -> bool:
-        inside = list(driver.state.tail.times_ms)
-        inside += [b.start_ms for b in driver.state.manifest.buckets]
-        return any(t // 10 == time_ms // 10 for t in inside)
-
-    driver.feed([Rec(b"a", 0), Rec(b"b", 9)])
-    for newest_ms, kept in ((60, True), (69, True), (70, False)):
-        driver.feed([Rec(b"n%d" % newest_ms, newest_ms)])
-        assert remembers(9) == kept
-    assert driver.count("segments_expired") == (0 if budget else 1)
-
-
-def test_expired_segments_outlive_both_epochs_and_time() -> None:
-    driver = drive(state_budget_bytes=0, retain_epochs=3, keep_expired_ms=100)
-    driver.feed([Rec(b"a", 0)], 1_000)
-    (name,) = [s.name for s in driver.state.manifest.segments()]
-    driver.feed([Rec(b"b", 500)], 1_001)
-    assert driver.state.manifest.expired == (Expired(name, 1, 1_001),)
-    for epoch, now_ms, there in (
-        (2, 9_000, True), (3, 9_000, True), (4, 9_000, True), (5, 1_100, True), (6, 1_101, False),
-    ):  # fmt: skip
-        assert driver.batch == epoch
-        driver.feed([], now_ms)
-        assert (name in driver.store.segments) == there
-        assert (name in driver.state.manifest.names()) == there
-    assert set(driver.store.deleted) == {name}
-    assert driver.count("segments_deleted") == 1
-
-
-def test_merged_segments_wait_for_deletion_as_well() -> None:
-    driver = drive(state_budget_bytes=0, horizon_ms=500, retain_epochs=50)
-    fill(driver, 4)
-    fill(driver, MERGE_STRIDE, start_ms=50)
-    assert len(driver.state.manifest.expired) == 4
-    assert driver.store.deleted == []
-    for earlier, later in pairwise([*driver.history, driver.state]):
-        before = {s.name for s in earlier.manifest.segments()}
-        assert before <= later.manifest.names()
 
 
 def test_nothing_is_deleted_while_history_has_branched() -> None:
@@ -342,16 +230,3 @@ def test_many_expired_segments_leave_the_row_and_are_deleted_in_time() -> None:
         assert driver.count("segments_deleted") <= 2 * MAX_DELETES
     assert driver.state.manifest.pending_lists == ()
     assert not any(name in driver.store.segments for name in held)
-
-
-@pytest.mark.parametrize("new_bucket_ms", [1, 7, 40])
-def test_the_tail_is_sealed_under_the_grid_that_it_was_filled_under(new_bucket_ms: int) -> None:
-    driver = drive(horizon_ms=10, bucket_ms=5, lateness_ms=200)
-    driver.feed([Rec(X, t) for t in (0, 11, 22)])
-    assert len(driver.state.tail) == 3
-    # In one bucket of the new grid x would occur twice.
-    driver.retune(horizon_ms=40, bucket_ms=new_bucket_ms)
-    driver.feed([Rec(Y, 23)])
-    assert [b.range for b in driver.state.manifest.buckets] == [(0, 5), (10, 15), (20, 25)]
-    assert list(driver.state.tail.keys) == [Y]
-    assert driver.named([Rec(X, 62), Rec(X, 63)]) == ["DUPLICATE", "UNIQUE"]

@@ -1,15 +1,20 @@
-"""What becomes of a record, by its age, the watermarks, and what it lacks."""
+"""What becomes of a record, by its age, its time, the watermarks and clocks, and what it lacks."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from dedup.core.clocks import NEVER_MS
+from dedup.core.policy import Policy
+from dedup.errors import ClockError
 from tests.support.shard_driver import (
     IN_2099_MS,
     PROCESSING,
     SEALED_OR_NOT,
     STABLE_OR_NOT,
+    YEAR_MS,
+    Driver,
     Rec,
     X,
     Y,
@@ -17,75 +22,6 @@ from tests.support.shard_driver import (
     drive,
     watermarks,
 )
-
-
-@SEALED_OR_NOT
-def test_memory_outlives_the_late_watermark_by_a_horizon(budget: int) -> None:
-    driver = drive(lateness_ms=60, state_budget_bytes=budget)
-    assert driver.named([Rec(X, 0)]) == ["UNIQUE"]
-    assert driver.named([Rec(Y, 75)]) == ["UNIQUE"]
-    assert watermarks(driver) == (15, -45)
-    # Not late, and 20 after the first: one threshold would have dropped [0, 10) at 15.
-    assert driver.named([Rec(X, 20)]) == ["DUPLICATE"]
-
-
-@SEALED_OR_NOT
-def test_a_late_record_is_judged_at_the_late_watermark(budget: int) -> None:
-    driver = drive(state_budget_bytes=budget)
-    driver.feed([Rec(X, 0), Rec(Z, 15)])
-    driver.feed([Rec(Y, 75)])
-    # Clamped to 75: 75 from the first x, 60 from the first z.
-    assert driver.named([Rec(X, 20), Rec(Z, 20)]) == ["LATE", "DUPLICATE"]
-    assert driver.named([Rec(X, 20)]) == ["DUPLICATE"]
-
-
-@SEALED_OR_NOT
-@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
-def test_a_record_that_a_window_would_drop_is_late(budget: int, guarantee: str) -> None:
-    driver = drive(
-        window_delay_ms=10, lateness_ms=1_000, late="drop", state_budget_bytes=budget,
-        guarantee=guarantee,
-    )  # fmt: skip
-    driver.feed([Rec(X, 100)])
-    driver.feed([Rec(Y, 200)])
-    # The window still judges by 90, and then by 190. It drops what ends at 190 or before.
-    recs = [Rec(b"a", 90), Rec(b"b", 89), Rec(None, 90), Rec(None, 89), Rec(None, None)]
-    assert driver.named(recs) == ["UNIQUE", "LATE", "NULL_ID", "LATE", "NULL_ID"]
-    recs = [Rec(b"c", 190), Rec(b"d", 189), Rec(b"b", 200)]
-    assert driver.named(recs) == ["UNIQUE", "LATE", "UNIQUE"]
-
-
-def test_a_micro_batch_without_input_passes_the_newest_watermark_to_the_window() -> None:
-    driver = drive(window_delay_ms=10, lateness_ms=1_000)
-    driver.feed([Rec(X, 100)])
-    driver.skip()
-    assert driver.named([Rec(Y, 90), Rec(Z, 89)]) == ["UNIQUE", "LATE"]
-
-
-def test_a_record_in_the_future_is_late_for_a_window() -> None:
-    """It would close all windows; but a null timestamp concerns no window."""
-    driver = drive(window_delay_ms=10, lateness_ms=1_000)
-    recs = [Rec(X, IN_2099_MS), Rec(None, IN_2099_MS), Rec(Y, None), Rec(Z, 20)]
-    assert driver.named(recs) == ["LATE", "LATE", "UNIQUE", "UNIQUE"]
-    driver.skip()
-    assert driver.named([Rec(b"a", 10), Rec(b"b", 9)]) == ["UNIQUE", "LATE"]
-
-
-def test_a_conflict_that_is_late_for_a_window_does_not_pass() -> None:
-    driver = drive(window_delay_ms=10, lateness_ms=1_000, late="drop", payload="a")
-    driver.feed([Rec(X, 500), Rec(Y, 500)])
-    driver.skip()
-    recs = [Rec(X, 490, payload=1), Rec(Y, 489, payload=1), Rec(X, IN_2099_MS, payload=1)]
-    assert driver.named(recs) == ["CONFLICT", "DUPLICATE", "LATE"]
-
-
-def test_a_record_that_is_late_for_a_window_keeps_its_time() -> None:
-    """If it passes: a copy is judged by that time, not by the late watermark."""
-    driver = drive(window_delay_ms=10, lateness_ms=1_000)
-    driver.feed([Rec(X, 500)])
-    driver.skip()
-    assert driver.named([Rec(Y, 400)]) == ["LATE"]
-    assert driver.named([Rec(Y, 460), Rec(Y, 500)]) == ["DUPLICATE", "UNIQUE"]
 
 
 @pytest.mark.parametrize(("age", "verdict"), [(60, "DUPLICATE"), (61, "UNIQUE")])
@@ -100,33 +36,6 @@ def test_an_age_of_exactly_the_horizon_is_a_duplicate(budget: int, age: int, ver
     driver = drive(PROCESSING, state_budget_bytes=budget)
     driver.feed([Rec(X, 0)], 1_000)
     assert driver.named([Rec(X, 0)], 1_000 + age) == [verdict]
-
-
-@SEALED_OR_NOT
-def test_an_entry_just_too_far_does_not_hide_a_near_one(budget: int) -> None:
-    driver = drive(lateness_ms=500, state_budget_bytes=budget)
-    driver.feed([Rec(X, 161), Rec(X, 60)])
-    assert driver.named([Rec(X, 100)]) == ["DUPLICATE"]
-    assert driver.named([Rec(Y, 0), Rec(Y, 101)]) == ["UNIQUE", "UNIQUE"]
-    assert driver.named([Rec(Y, 61)]) == ["DUPLICATE"]
-    # 161 is near enough to one of two copies only.
-    assert driver.named([Rec(X, 130), Rec(X, 100)]) == ["DUPLICATE", "DUPLICATE"]
-
-
-@SEALED_OR_NOT
-@STABLE_OR_NOT
-def test_every_copy_in_a_batch_is_looked_up(budget: int, stable: bool) -> None:
-    driver = drive(lateness_ms=900, state_budget_bytes=budget, stable_timestamps=stable)
-    driver.feed([Rec(X, 5), Rec(X, 305)])
-    verdicts = driver.named([Rec(X, 200), Rec(X, 6), Rec(X, 306)])
-    assert verdicts == ["UNIQUE", "DUPLICATE", "DUPLICATE"]
-
-
-@SEALED_OR_NOT
-def test_a_duplicate_does_not_prolong_an_ids_life(budget: int) -> None:
-    driver = drive(PROCESSING, state_budget_bytes=budget)
-    verdicts = [driver.named([Rec(X, 0)], now)[0] for now in (100, 140, 161)]
-    assert verdicts == ["UNIQUE", "DUPLICATE", "UNIQUE"]
 
 
 @pytest.mark.parametrize("late", ["emit", "drop"])
@@ -151,49 +60,6 @@ def test_a_backfill_of_ten_horizons_is_deduplicated_in_one_batch(
     assert driver.named([Rec(b"599", 599)]) == ["DUPLICATE"]
 
 
-@SEALED_OR_NOT
-def test_ids_further_apart_than_the_horizon_pass_twice_in_one_batch(budget: int) -> None:
-    driver = drive(state_budget_bytes=budget)
-    verdicts = driver.named([Rec(X, t) for t in (300, 0, 60, 61, 121, 122)])
-    assert verdicts == ["UNIQUE", "UNIQUE", "DUPLICATE", "UNIQUE", "DUPLICATE", "UNIQUE"]
-    assert driver.named([Rec(X, 360)]) == ["DUPLICATE"]
-
-
-@SEALED_OR_NOT
-def test_the_watermarks_of_a_batch_apply_to_the_next(budget: int) -> None:
-    driver = drive(late="drop", state_budget_bytes=budget)
-    assert watermarks(driver) == (NEVER_MS, NEVER_MS)
-    assert driver.named([Rec(X, 0), Rec(Y, 500)]) == ["UNIQUE", "UNIQUE"]
-    verdicts = driver.named([Rec(Z, 499), Rec(b"w", 900), Rec(b"v", 501)])
-    assert verdicts == ["LATE", "UNIQUE", "UNIQUE"]
-    assert driver.named([Rec(b"u", 899), Rec(b"t", 900)]) == ["LATE", "UNIQUE"]
-
-
-@SEALED_OR_NOT
-def test_watermarks_do_not_fall_with_a_longer_lateness_or_horizon(budget: int) -> None:
-    driver = drive(lateness_ms=10, state_budget_bytes=budget)
-    driver.feed([Rec(X, 500)])
-    assert watermarks(driver) == (490, 430)
-    driver.retune(lateness_ms=1_000, horizon_ms=5_000)
-    driver.feed([Rec(Y, 501)])
-    assert watermarks(driver) == (490, 430)
-    assert driver.named([Rec(Z, 489)]) == ["LATE"]
-    driver.retune(lateness_ms=0, horizon_ms=100)
-    driver.feed([Rec(b"w", 520)])
-    assert watermarks(driver) == (520, 430)
-
-
-@SEALED_OR_NOT
-def test_null_ids_are_never_duplicates(budget: int) -> None:
-    driver = drive(state_budget_bytes=budget)
-    names = [Rec(None, 100), Rec(b"", 100), Rec(None, 100), Rec(b"", 100)]
-    assert driver.named(names) == ["NULL_ID", "UNIQUE", "NULL_ID", "DUPLICATE"]
-    assert driver.named([Rec(None, 100), Rec(b"", 100)]) == ["NULL_ID", "DUPLICATE"]
-    # They still give the time.
-    driver.feed([Rec(None, 300)])
-    assert watermarks(driver) == (300, 240)
-
-
 def test_counts_add_up() -> None:
     driver = drive(late="drop")
     driver.feed([Rec(X, 100), Rec(X, 100), Rec(Y, 200), Rec(None, 0)])
@@ -206,3 +72,120 @@ def test_counts_add_up() -> None:
         "records_in": 7, "unique": 2, "duplicate": 1, "late": 1, "null_id": 2, "untimed": 1,
     }  # fmt: skip
     assert (driver.count("future"), driver.count("null_timestamp")) == (1, 3)
+
+
+# Timestamps that are not a record's own, and stable ones.
+
+
+@pytest.mark.parametrize("late", ["emit", "drop"])
+@STABLE_OR_NOT
+@SEALED_OR_NOT
+def test_a_row_of_2099_does_not_make_a_backfill_late(budget: int, stable: bool, late: str) -> None:
+    now_ms = 2 * YEAR_MS
+    driver = drive(late=late, state_budget_bytes=budget, stable_timestamps=stable)
+    old = [Rec(b"%d" % n, YEAR_MS + n) for n in range(20)]
+    assert driver.named([*old[:10], Rec(X, IN_2099_MS)], now_ms) == ["UNIQUE"] * 11
+    assert driver.count("future") == 1
+    assert driver.state.clocks.low_watermark_ms == YEAR_MS + 9
+    # The backfill passes and is not late; a copy of the row is a duplicate within the horizon.
+    assert driver.named([*old[10:], *old[9:]], now_ms + 60) == (
+        ["UNIQUE"] * 10 + ["DUPLICATE"] * 11
+    )
+    assert driver.named([Rec(X, IN_2099_MS)], now_ms + 60) == ["DUPLICATE"]
+    assert driver.named([Rec(X, IN_2099_MS)], now_ms + 61) == ["UNIQUE"]
+
+
+@SEALED_OR_NOT
+def test_stable_and_drop_forgets_a_bucket_at_the_late_watermark(budget: int) -> None:
+    driver = drive(stable_timestamps=True, late="drop", state_budget_bytes=budget)
+    driver.feed([Rec(X, 95)])
+    driver.feed([Rec(Y, 99)])
+    assert driver.named([Rec(X, 95)]) == ["DUPLICATE"]
+    driver.feed([Rec(Z, 100)])
+    assert watermarks(driver) == (100, 40)
+    held = [b.start_ms for b in driver.state.manifest.buckets]
+    assert 90 not in held
+    assert 95 not in driver.state.tail.times_ms
+    # Unknown now, but late: clamped to 100 it must not be emitted again.
+    assert driver.named([Rec(X, 95)]) == ["LATE"]
+    assert len(driver.passed) == 3
+
+
+def test_stable_probes_only_the_buckets_that_may_hold_a_copy() -> None:
+    driver = drive(stable_timestamps=True, state_budget_bytes=0, lateness_ms=60)
+    driver.feed([Rec(b"%d" % t, t) for t in range(0, 60, 2)])
+    lookups = driver.store.lookups
+    driver.feed([Rec(b"%d" % t, t) for t in range(0, 60, 2)])
+    # Each of six buckets once, by each of the two attempts.
+    assert driver.store.lookups - lookups == 12
+
+
+# Processing time, and a clock that jumps.
+
+
+def test_a_clock_that_falls_by_a_year_within_a_run_is_refused() -> None:
+    driver = drive(PROCESSING)
+    driver.feed([Rec(X, 0)], YEAR_MS)
+    with pytest.raises(ClockError, match="1971-01-01T00:00:00Z to 1970-01-01T00:00:05Z"):
+        driver.feed([Rec(X, 0)], 5_000)
+    assert driver.batch == 1
+    driver.policy = replace(driver.policy, accept_clock_jump=True)
+    assert driver.named([Rec(X, 0), Rec(Y, 0)], 1_000) == ["DUPLICATE", "UNIQUE"]
+    assert driver.state.clocks.effective_now(2_000) == YEAR_MS
+
+
+# Source partitions that lag, fall silent and come back.
+
+
+def quiet_and_busy(**changes: object) -> Driver:
+    """Two partitions that have spoken once."""
+    driver = drive(**{"idle_timeout_ms": 100, **changes})
+    driver.feed([Rec(X, 500, "quiet"), Rec(b"0", 500, "busy")], 10_000)
+    return driver
+
+
+def test_without_a_time_out_no_partition_becomes_idle() -> None:
+    driver = quiet_and_busy(idle_timeout_ms=None)
+    for n in range(1, 6):
+        driver.feed([Rec(b"%d" % n, 500 + n, "busy")], 10_000 + YEAR_MS * n)
+    assert driver.state.clocks.low_watermark_ms == 500
+    driver.feed([Rec(b"first", 0, "new")])
+    assert driver.count("returned_from_idle") == 0
+
+
+@pytest.mark.parametrize("far", [20, 900], ids=["remembered", "forgotten"])
+def test_late_records_of_a_partition_back_from_idle_are_counted(far: int) -> None:
+    driver = quiet_and_busy(horizon_ms=500)
+    for n in range(1, 5):
+        driver.feed([Rec(b"%d" % n, 500 + far * n, "busy")], 10_000 + 50 * n)
+        assert driver.count("returned_from_idle") == 0
+    assert ("quiet" in driver.state.clocks.sources) == (far == 20)
+    late_ms = driver.state.clocks.late_watermark_ms
+    names = driver.named([
+        Rec(b"l1", late_ms - 1, "quiet"), Rec(None, late_ms - 1, "quiet"),
+        Rec(b"l2", late_ms, "quiet"), Rec(b"l3", late_ms - 1, "busy"),
+    ])  # fmt: skip
+    assert names == ["LATE", "NULL_ID", "UNIQUE", "LATE"]
+    assert driver.count("returned_from_idle") == 2
+
+
+def test_changed_source_columns_start_with_new_clocks() -> None:
+    """The old clock would never advance again and would hold the watermark forever."""
+    policy = Policy(horizon_ms=60, bucket_ms=10, event_time=True, idle_timeout_ms=None)
+    driver = Driver(policy)
+    driver.feed([Rec(b"a", 100)], 1_000)
+    assert driver.state.clocks.late_watermark_ms == 100
+    driver.restart()
+    driver.policy = replace(policy, source_columns=("topic",))
+    driver.feed([Rec(b"b", 500, "t")], 1_000)
+    assert driver.state.clocks.late_watermark_ms == 500
+    assert set(driver.state.clocks.sources) == {"t"}
+
+
+def test_a_source_partition_with_only_untimed_records_holds_no_watermark() -> None:
+    driver = drive(idle_timeout_ms=None)
+    driver.feed([Rec(X, 100, "p"), Rec(Y, None, "q", untimed=True)])
+    assert watermarks(driver) == (100, 40)
+    driver.feed([Rec(X, 100, "p"), Rec(Y, None, "r")])
+    driver.feed([Rec(X, 200, "p")])
+    assert watermarks(driver) == (100, 40), "one whose times are replaced does hold it"
