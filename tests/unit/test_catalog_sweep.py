@@ -203,26 +203,6 @@ def test_inspect_and_the_operator_agree_on_orphans(root: Root) -> None:
     assert not find_stray(root, QUERY, 0, manifest).complete
 
 
-def test_a_copied_checkpoint_stops_both_from_deleting(root: Root) -> None:
-    """The original continues while a run from a copy of its checkpoint begins: both must see it."""
-    for epoch in (0, 1):
-        base = state("original", epoch - 1, 0) if epoch else ShardState()
-        housekeep(root, QUERY, visit("original", epoch), base, POLICY)
-    old = orphan(root, 5, "original")
-    # The copy was taken after micro-batch 49. At first nothing shows that the original lives.
-    copied, deleted = housekeep(root, QUERY, visit("copy", 50), state("original", 49, 0), POLICY)
-    assert (copied.branches, deleted) == (0, 1)
-    housekeep(root, QUERY, visit("copy", 51), state("copy", 50, 50), POLICY)
-    old = orphan(root, 6, "original")
-    original, deleted = housekeep(
-        root, QUERY, visit("original", 100), state("original", 99, 0), POLICY
-    )
-    assert (original.branches, deleted) == (1, 0)
-    copied, deleted = housekeep(root, QUERY, visit("copy", 100), state("copy", 99, 50), POLICY)
-    assert (copied.branches, deleted) == (1, 0)
-    assert old in names(root)
-
-
 def test_other_shards_see_branches_before_the_first_has_written_anything(root: Root) -> None:
     housekeep(root, QUERY, visit(OLD, 0), ShardState(), POLICY)
     housekeep(root, QUERY, visit(OLD, 1), state(OLD, 0, 0), POLICY)
@@ -285,12 +265,6 @@ def test_files_of_later_micro_batches_show_that_an_ancestor_continued(root: Root
     assert housekeep(root, QUERY, visit(NEW, 200, shard=0), goes_on, POLICY)[0].branches == 0
 
 
-def test_the_next_run_marks_a_run_of_one_micro_batch(root: Root) -> None:
-    housekeep(root, QUERY, visit("a", 0), ShardState(), POLICY)
-    housekeep(root, QUERY, visit("b", 1), state("a", 0, 0), POLICY)
-    assert list_runs(root, QUERY) == [Run("a", 0, 0), Run("b", 1)]
-
-
 def test_vacuum_with_a_copied_checkpoint_needs_consent_to_delete_newer_files(
     tmp_path: Path,
 ) -> None:
@@ -332,14 +306,3 @@ def test_the_lineage_bounds_the_number_of_listed_runs(
         run(query, range(2 * start, 2 * start + 2))
     assert len(list_runs(query.root, QUERY)) <= 5
     assert query.state().branches == 0
-
-
-def test_runs_of_a_quiet_query_form_a_lineage_without_branches(tmp_path: Path) -> None:
-    query = QueryDriver(tmp_path, ROOMY)
-    for start in range(4):
-        query.go_on(f"run-{start}")
-        run(query, range(3 * start, 3 * start + 3))
-    assert query.state().branches == 0
-    assert [known.run_id for known in list_runs(query.root, QUERY)] == [
-        f"run-{n}" for n in range(4)
-    ]

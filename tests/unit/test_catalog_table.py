@@ -80,29 +80,6 @@ def test_every_id_is_found_and_no_other(tmp_path: Path, n: int, name: str, end_m
     assert set(times_ms.tolist()) == {-1}
 
 
-@pytest.mark.parametrize("every", [1, 3, 40, 700])
-def test_few_and_many_ids_are_found_from_disk_and_page_cache(tmp_path: Path, every: int) -> None:
-    held = entries_of(20_000)
-    view = without_rocksdb(view_of(tmp_path, held))
-    index = np.arange(0, len(held), every)
-    asked = Entries(held.keys.take(index), held.hashes[index], held.times_ms[index])
-    with open(file_of(tmp_path), "rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    for _ in ("from the disk", "from the page cache"):
-        times_ms, blocks_read = find(view, asked.keys, asked.hashes, sst_bytes=1)
-        assert times_ms.tolist() == asked.times_ms.tolist()
-        assert blocks_read == len(np.unique(numbers_of(view, asked)))
-
-
-def test_hashes_in_any_order_are_looked_up(tmp_path: Path) -> None:
-    held = entries_of(3000)
-    view = view_of(tmp_path, held)
-    index = np.random.default_rng(1).permutation(len(held))
-    times_ms, _ = find(view, held.keys.take(index), held.hashes[index], sst_bytes=1)
-    assert times_ms.tolist() == held.times_ms[index].tolist()
-
-
 def test_all_entries_or_a_range_of_blocks_can_be_read(tmp_path: Path) -> None:
     held = entries_of(200_000)
     view = without_rocksdb(view_of(tmp_path, held))
@@ -137,37 +114,6 @@ def test_a_segment_written_in_another_way_is_read_by_rocksdb(
     times_ms, _ = find(view, held.keys, held.hashes, sst_bytes=1)
     assert times_ms.tolist() == held.times_ms.tolist()
     assert len(decode_all(view, HASH_KEY).keys) == 3000
-
-
-def test_damage_is_never_taken_for_absent(tmp_path: Path) -> None:
-    held = entries_of(600)
-    view = view_of(tmp_path, held)
-    whole, file = file_of(tmp_path).read_bytes(), file_of(tmp_path)
-    assert view.table is not None
-    refused = 0
-    for at in range(0, len(whole), 97):
-        file.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
-        for table in (view.table, None):
-            try:
-                table = table or Table.open(file)
-                found, _ = table.find(numbers_of(view, held), held.keys)
-            except (ValueError, OSError):
-                refused += 1
-            else:
-                assert found.tolist() == held.times_ms.tolist()
-        try:
-            with rocks_errors():
-                times_ms, _ = find(view, held.keys, held.hashes, sst_bytes=1)
-        except (ValueError, RocksError):
-            refused += 1
-        else:
-            assert times_ms.tolist() == held.times_ms.tolist()
-    assert refused > len(whole) // 97
-    file.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises((ValueError, OSError)):
-        view.table.find(numbers_of(view, held), held.keys)
-    with pytest.raises((ValueError, OSError)):
-        Table.open(file)
 
 
 @pytest.mark.parametrize("by", ["table", "rocksdb"])
@@ -213,41 +159,6 @@ def test_a_table_block_in_another_place_is_damage(tmp_path: Path, how: str, by: 
         decode_all(read, HASH_KEY)
     with pytest.raises((ValueError, RocksError)), rocks_errors():
         decode_range(read, HASH_KEY, int(numbers[here[0]]), int(numbers[here[-1]]))
-
-
-def test_a_number_outside_its_table_block_is_damage(tmp_path: Path) -> None:
-    held = entries_of(3000)
-    view = view_of(tmp_path, held)
-    assert view.table is not None
-    directory, t = view.table.directory, len(view.table.directory.lasts)
-    data = np.frombuffer(file_of(tmp_path).read_bytes(), np.uint8)[: directory.starts[-1]]
-    assert len(tables.table_unpack(directory, 0, t, data)[1]) == view.meta.nblocks + 1
-    for moved in (-1, 1):
-        lasts = directory.lasts.copy()
-        lasts[1] = int(lasts[1]) + moved
-        with pytest.raises(ValueError, match="not as expected"):
-            tables.table_unpack(replace(directory, lasts=lasts), 0, t, data)
-        with pytest.raises(ValueError, match="not as expected"):
-            tables.table_find(
-                view.table.file.fileno(),
-                replace(directory, lasts=lasts),
-                numbers_of(view, held),
-                held.keys.data,
-                held.keys.offsets,
-            )
-
-
-def test_damage_to_any_byte_of_footer_or_metaindex_is_detected(tmp_path: Path) -> None:
-    view_of(tmp_path, entries_of(300))
-    file = file_of(tmp_path)
-    whole = file.read_bytes()
-    metaindex_bytes = int.from_bytes(whole[-40:-36], "little") + 5
-    for at in range(len(whole) - 53 - metaindex_bytes, len(whole)):
-        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        with pytest.raises((ValueError, OSError)):
-            Table.open(file)
-    file.write_bytes(whole)
-    Table.open(file).file.close()
 
 
 @pytest.mark.parametrize("by", ["table", "rocksdb"])

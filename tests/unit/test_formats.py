@@ -35,7 +35,6 @@ from dedup.storage.document import from_document, to_document
 from dedup.storage.root import Root
 from dedup.tools.repair.damage import verify_objects
 from dedup.tools.repair.segment_check import verify_segment
-from dedup.values.parse import OtherVersion
 from tests.support.catalog import KEY_ID, QUERY, RUN, Bench, certificate, written
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -150,22 +149,6 @@ def test_a_format_number_that_was_damaged_is_damage(tmp_path: Path, kind: str) -
         assert not read(root)
     (problem,) = (p.problem for p in verify_objects(root, QUERY) if p.name == name)
     assert "checksum does not match" in problem
-
-
-def test_documents_are_read_back() -> None:
-    data = to_document({"b": [1, "\u00e9"], "a": None}, version=2)
-    assert data.endswith(b"\n")
-    assert data.isascii()
-    assert from_document(data, version=2) == {"b": [1, "\u00e9"], "a": None}
-    with pytest.raises(OtherVersion):
-        from_document(data, version=1)
-
-
-@pytest.mark.parametrize("data", [b"[]", b"{}", b"7", b'{"format": 1}', b'{"format": true}', b"x"])
-def test_bytes_that_are_not_a_document_are_rejected(data: bytes) -> None:
-    with pytest.raises(ValueError) as refused:  # noqa: PT011
-        from_document(data, version=1)
-    assert not isinstance(refused.value, OtherVersion)
 
 
 def test_nesting_of_any_depth_is_reported_as_damage() -> None:

@@ -79,26 +79,6 @@ def test_a_written_segment_is_found_and_read_back(open_store: OpenStore, case: s
     assert knows(reader, seg, made)
 
 
-@pytest.mark.parametrize("n", [0, 1, 65, 5000])
-def test_ids_that_were_not_written_are_absent(open_store: OpenStore, n: int) -> None:
-    seg = write(open_store(), fixed(n))
-    strange = fixed(2000, prefix="other")
-    times_ms = open_store().lookup(seg, strange.keys, strange.hashes)
-    assert times_ms.tolist() == [ABSENT_MS] * 2000
-
-
-@pytest.mark.parametrize("asked", [1, 50, 4000])
-def test_lookups_mix_hits_and_misses_in_any_order(open_store: OpenStore, asked: int) -> None:
-    made, strange = varied(20_000), fixed(asked, prefix="other")
-    rng = np.random.default_rng(5)
-    chosen = rng.permutation(20_000)[:asked].astype(np.int64)
-    order = rng.permutation(2 * asked).astype(np.int64)
-    keys = Keys.concat([made.keys.take(chosen), strange.keys]).take(order)
-    expected = np.concatenate([made.times_ms[chosen], np.full(asked, ABSENT_MS)])[order]
-    seg = write(open_store(), made)
-    assert open_store().lookup(seg, keys, hashes_of(keys)).tolist() == expected.tolist()
-
-
 @pytest.mark.parametrize("parts", [1, 2])
 def test_pieces_are_written_as_one_segment(open_store: OpenStore, parts: int) -> None:
     """More blocks than are merged at a time, of pieces that interleave; one is empty."""
@@ -173,14 +153,6 @@ def test_ranges_of_hashes_make_up_the_whole_segment(open_store: OpenStore, parts
     assert [key for piece in read for key in piece.keys] == list(whole.keys)
 
 
-def test_a_filter_clears_most_ids_that_the_segment_does_not_hold(open_store: OpenStore) -> None:
-    seg = write(open_store(), fixed(2000), fpr=0.01)
-    strange = np.sort(fixed(2000, prefix="other").hashes)
-    assert open_store().may_hold(seg, strange).sum() < 100
-    nothing = write(open_store(), fixed(0))
-    assert not open_store().may_hold(nothing, strange).any()
-
-
 def test_a_filter_is_read_back_whole(open_store: OpenStore) -> None:
     made = fixed(500)
     entries = Entries.in_order(made.keys, made.hashes, made.times_ms)
@@ -188,16 +160,6 @@ def test_a_filter_is_read_back_whole(open_store: OpenStore) -> None:
     again = open_store().read_filter(seg)
     assert again is not None
     assert again.to_bytes() == built.to_bytes()
-
-
-def test_a_repeated_write_makes_a_segment_of_its_own(open_store: OpenStore) -> None:
-    """A repeated attempt writes again; files that no state names change nothing."""
-    made = fixed(20)
-    first, again = write(open_store(), made), write(open_store(), made)
-    assert first.name != again.name
-    assert open_store().delete([first.name]) == 1
-    found_ms = open_store().lookup(again, made.keys, made.hashes)
-    assert found_ms.tolist() == made.times_ms.tolist()
 
 
 def is_damaged(store: SegmentStore, seg: SegmentRef, made: Content) -> None:
