@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 
 from dedup.kernel._kernel import Kernel
 from tests.support.kernel_models import (
-    PATHS,
     array,
     as_list,
     column,
     encode_block,
     kernel_settings,
-    load,
     misaligned,
     some_key,
 )
@@ -101,11 +99,6 @@ DIGESTED = encode_block(
 MIXED = encode_block([(b"key", 7), (b"longer", 9)], wide=True, one_length=False)
 
 
-def test_first_of_equal_entries_counts(tested: Kernel) -> None:
-    block = encode_block([(b"key", 5), (b"key", 6)], wide=False, one_length=True)
-    assert find(tested, [block]) == [5]
-
-
 @pytest.mark.parametrize("whole", [GOOD, MIXED, DIGESTED], ids=["one length", "lengths", "digests"])
 def test_every_truncation_and_any_byte_too_many_is_damage(tested: Kernel, whole: bytes) -> None:
     assert find(tested, [whole]) == [7]
@@ -130,27 +123,6 @@ def test_a_damaged_block_is_named(tested: Kernel, block: bytes) -> None:
     for read in (find, decode):
         with pytest.raises(ValueError, match="block 1 is damaged"):
             read(tested, [GOOD, block, b""])
-
-
-@given(
-    base=st.sampled_from([GOOD, MIXED, DIGESTED]),
-    edits=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 255)), min_size=1, max_size=4),
-    cut=st.integers(0, 40),
-)
-@kernel_settings
-def test_paths_agree_on_any_bytes(base: bytes, edits: list[tuple[int, int]], cut: int) -> None:
-    raw = bytearray(base)
-    for at, value in edits:
-        raw[at % len(raw)] = value
-    blocks = [GOOD, bytes(raw[: max(cut, 8)])]
-    answers: list[object] = []
-    for tested in map(load, PATHS):
-        try:
-            found = find(tested, blocks, (1, b"key")), digests_in(tested, blocks)
-            answers.append((*found, decode(tested, blocks)))
-        except ValueError as error:
-            answers.append(str(error))
-    assert answers[0] == answers[1] == answers[2]
 
 
 @pytest.mark.parametrize("block", [-1, 1, 2**62, -(2**63)])

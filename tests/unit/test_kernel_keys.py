@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from dedup.kernel._kernel import Kernel
 from tests.support.kernel_models import (
     KEY,
-    MASK,
     SANITIZED,
     array,
     as_list,
@@ -163,17 +162,6 @@ def test_all_paths_agree_on_many_keys_and_keys_of_a_megabyte() -> None:
         args = (data, offsets[small], hashes_used[: n // 10 - 1], data, offsets, hashes_used)
         for a, b in zip(native.match(*args), numpy.match(*args), strict=True):
             assert (a == b).all()
-
-
-def test_different_keys_under_one_hash_are_distinguished(tested: Kernel) -> None:
-    n = 100 if SANITIZED else 2_000
-    keys = [b"%d" % (i % (n - 7)) for i in range(n)]
-    hashes = np.full(n, MASK, np.uint64)
-    assert tested.first_occurrence(*column(keys), hashes).tolist() == [
-        i % (n - 7) for i in range(n)
-    ]
-    order = sorted(range(n), key=lambda i: (keys[i], i))
-    assert tested.sort_keys(*column(keys), hashes).tolist() == order
 
 
 def test_results_can_be_written_to(tested: Kernel) -> None:

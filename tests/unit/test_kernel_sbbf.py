@@ -18,7 +18,6 @@ from tests.support.kernel_models import (
     array,
     kernel_settings,
     load,
-    misaligned,
     rotate,
     sbbf_add,
     sbbf_check,
@@ -115,20 +114,3 @@ def test_prefetching_changes_nothing(n: int) -> None:
         made.append(bits)
     assert (made[0] == made[1]).all()
     assert (made[0] == made[2]).all()
-
-
-def test_alignment_does_not_matter(tested: Kernel) -> None:
-    hashes = np.random.default_rng(1).integers(0, 2**64, 100, np.uint64)
-    plain, odd = np.zeros(80, np.uint32), misaligned(np.zeros(80, np.uint32))
-    tested.filter_add(plain, hashes)
-    tested.filter_add(odd, misaligned(hashes))
-    assert (plain == odd).all()
-    assert tested.filter_probe([odd], misaligned(hashes)).tolist() == [1] * 100
-
-
-def test_no_filters_or_no_hashes_find_nothing(tested: Kernel) -> None:
-    bits = np.zeros(8, np.uint32)
-    tested.filter_add(bits, array([], "u8"))
-    assert not bits.any()
-    assert tested.filter_probe([], array([1, 2], "u8")).tolist() == [0, 0]
-    assert tested.filter_probe([bits], array([], "u8")).tolist() == []

@@ -49,17 +49,6 @@ def test_verdicts_follow_the_sequential_rule(
     assert verdicts(tested, group, time_ms, horizon_ms, known, droppable) == expected
 
 
-def test_one_long_group_follows_the_sequential_rule(tested: Kernel) -> None:
-    n = 5_000
-    time_ms = np.sort(np.random.default_rng(6).integers(0, 20_000, n)).tolist()
-    expected = scan([0] * n, time_ms, [0] * n, [0] * n, 3)
-    assert verdicts(tested, [0] * n, time_ms, 3) == expected
-
-
-def test_age_of_exactly_the_horizon_is_a_duplicate_and_does_not_prolong(tested: Kernel) -> None:
-    assert verdicts(tested, [0] * 4, [0, 10, 11, 21], 10) == [0, 1, 0, 1]
-
-
 def test_any_nonzero_flag_counts(tested: Kernel) -> None:
     assert verdicts(tested, [5], [5], 0, known=[255]) == [1]
     assert verdicts(tested, [5], [5], 0, droppable=[255]) == [2]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from dedup.kernel._kernel import Kernel
-from tests.support.kernel_models import KEY, array, column, kernel_settings, siphash, some_keys
+from tests.support.kernel_models import KEY, column, kernel_settings, siphash, some_keys
 from tests.support.processes import python
 
 #: The reference implementation's test input: 0, 1, 2, ... 62 bytes of 00 01 02 ... under KEY.
@@ -68,7 +68,3 @@ def test_a_column_that_starts_inside_its_data_is_hashed(tested: Kernel) -> None:
     data, offsets = column([b"skipped", b"one", b"", b"three"])
     got = tested.hash64(data, offsets[1:].copy(), KEY).tolist()
     assert got == [siphash(key, KEY) for key in (b"one", b"", b"three")]
-
-
-def test_no_keys_give_no_hashes(tested: Kernel) -> None:
-    assert tested.hash64(array([], "u1"), array([0], "i8"), KEY).tolist() == []

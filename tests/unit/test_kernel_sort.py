@@ -6,19 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dedup.kernel._kernel import Kernel
-from tests.support.kernel_models import (
-    MASK,
-    SANITIZED,
-    array,
-    column,
-    kernel_settings,
-    load,
-    misaligned,
-)
+from tests.support.kernel_models import MASK, SANITIZED, load, misaligned
 
 Hashes = Callable[[np.random.Generator, int], np.ndarray]
 
@@ -79,23 +69,6 @@ def test_keys_are_sorted_for_any_distribution_of_hashes(tested: Kernel, kind: st
         got = tested.sort_keys(data, offsets, hashes)
         assert got.dtype == np.int64
         assert (got == expected).all()
-
-
-@given(
-    high=st.lists(st.integers(0, 3), min_size=1, max_size=200),
-    shifts=st.tuples(st.integers(0, 62), st.integers(0, 62)),
-    data=st.data(),
-)
-@kernel_settings
-def test_keys_with_hashes_of_two_fields_are_sorted(
-    tested: Kernel, high: list[int], shifts: tuple[int, int], data: st.DataObject
-) -> None:
-    low = data.draw(st.lists(st.integers(0, 3), min_size=len(high), max_size=len(high)))
-    keys = data.draw(st.lists(st.sampled_from([b"", b"a", b"ab", b"b"]), min_size=1, max_size=4))
-    keys = [keys[i % len(keys)] for i in range(len(high))]
-    hashes = [(a << shifts[0] | b << shifts[1]) & MASK for a, b in zip(high, low, strict=True)]
-    order = sorted(range(len(high)), key=lambda i: (hashes[i], keys[i], i))
-    assert tested.sort_keys(*column(keys), array(hashes, "u8")).tolist() == order
 
 
 @pytest.mark.parametrize("n", [1, 30, 600, 5000])

@@ -19,15 +19,6 @@ def address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-@given(keys=some_keys)
-def test_a_list_of_keys_is_read_back(keys: list[bytes]) -> None:
-    made = Keys.from_list(keys)
-    assert list(made) == keys
-    assert [made[i] for i in range(len(made))] == keys
-    assert made.lengths.tolist() == [len(key) for key in keys]
-    assert made.nbytes == sum(map(len, keys)) + 8 * (len(keys) + 1)
-
-
 @given(keys=some_keys, large=st.booleans(), start=st.integers(0, 5), stop=st.integers(0, 5))
 def test_a_slice_of_an_arrow_column_is_read_back(
     keys: list[bytes], large: bool, start: int, stop: int
@@ -87,13 +78,6 @@ def test_nulls_and_other_types_are_rejected(array: pa.Array) -> None:
         Keys.from_arrow(array)
 
 
-@given(keys=st.lists(st.binary(max_size=5), min_size=1), data=st.data())
-def test_take_gathers_keys_by_index(keys: list[bytes], data: st.DataObject) -> None:
-    idx = data.draw(st.lists(st.integers(0, len(keys) - 1), max_size=40))
-    taken = Keys.from_list(keys).take(np.array(idx, np.int64))
-    assert list(taken) == [keys[i] for i in idx]
-
-
 def test_an_index_outside_the_keys_is_rejected() -> None:
     keys = Keys.from_list([b"a", b"b"])
     assert keys[-1] == b"b"
@@ -103,26 +87,6 @@ def test_an_index_outside_the_keys_is_rejected() -> None:
     for i in (-1, 2):
         with pytest.raises(ValueError, match="index"):
             keys.take(np.array([i], np.int64))
-
-
-@given(parts=st.lists(some_keys, max_size=5))
-def test_concat_joins_keys_in_order(parts: list[list[bytes]]) -> None:
-    joined = Keys.concat([Keys.from_list(part) for part in parts])
-    assert list(joined) == [key for part in parts for key in part]
-
-
-def test_columns_may_be_empty_or_hold_empty_keys() -> None:
-    for keys in (
-        Keys.empty(),
-        Keys.from_list([]),
-        Keys.concat([]),
-        Keys.from_list([b""]).take(np.array([], np.int64)),
-    ):
-        assert len(keys) == 0
-        assert list(keys) == []
-        assert keys.to_arrow().to_pylist() == []
-    assert list(Keys.from_list([b"", b""])) == [b"", b""]
-    assert len(Keys.from_arrow(pa.array([b"a"]).slice(1))) == 0
 
 
 def test_keys_can_be_pickled_and_their_repr_shows_only_sizes() -> None:
