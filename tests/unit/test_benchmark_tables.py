@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -32,19 +31,6 @@ def test_a_figure_that_differs_from_the_results_is_replaced(
 ) -> None:
     text = page.read_text()
     assert filled(text.replace(figure, invented)) == text != text.replace(figure, invented)
-
-
-def test_the_sizes_of_filters_were_measured_on_the_whole_grid() -> None:
-    cells = result("sizing")["cells"]
-    settings = {(c["filter"], c["ids"], c["fpr"], c["buckets"]) for c in cells}
-    grid = product((100_000, 1_000_000), (1e-2, 1e-3, 1e-4), (1, 8, 24))
-    slow = "ScalableBloomFilter"
-    assert settings == {
-        (name, *setting)
-        for setting, name in product(grid, sizing.FILTERS)
-        if (name, setting[0]) != (slow, 1_000_000)
-    }
-    assert all(c["add_ns"] > 0 and c["probe_ns"] > 0 and c["wrong"] < c["asked"] for c in cells)
 
 
 def test_the_picture_of_filters_is_drawn_from_its_cells() -> None:

@@ -10,13 +10,10 @@ import pyarrow.dataset as ds
 import pytest
 
 from benchmarks import lines, oneoff, pipelines, runs
-from benchmarks.events import SCHEMAS, Events
-from benchmarks.harness import Pipeline, numbers
+from benchmarks.events import Events
+from benchmarks.harness import Pipeline
 from benchmarks.lines import Line
-from benchmarks.programs import PROGRAMS, Job, Program
-from tests.support.batch_metrics import batch
-
-_NO_END = float("inf")
+from benchmarks.programs import Job
 
 
 class Scripted(Pipeline):
@@ -69,59 +66,6 @@ def test_wrong_answers_end_a_benchmark(tmp_path: Path) -> None:
     )
     with pytest.raises(SystemExit, match="theirs: 95 rows, must be 96"):
         runs.check("theirs", Job(tmp_path, tmp_path, 1, "1g", ""), 96)
-
-
-def test_the_figures_of_a_micro_batch_include_those_of_all_operators() -> None:
-    found = numbers(batch(1))
-    assert (found["shards"], "live_ids" in found) == (4, True)
-
-
-def test_contenders_that_are_too_slow_get_no_more_input() -> None:
-    ours, slow = Scripted("dedup_by_id", 900, 100), Scripted("slow", 9000, 900, 1100)
-    both = [ours, slow]
-    assert [pipelines.feed(p, [], both, 10) for p in both] == [None, None]
-    assert [pipelines.feed(p, [], both, 10) for p in both] == [None, None]
-    ours.batch_ms.append(100)
-    assert pipelines.feed(slow, [], both, 10) == "took 11 times as long as dedup_by_id"
-    assert pipelines.feed(slow, [], both, 10) == "Java heap space"
-
-
-@pytest.mark.parametrize(
-    ("code", "patience_s", "why"),
-    [
-        ("pass", _NO_END, ""),
-        ("raise ValueError('no such thing')", _NO_END, "ValueError: no such thing"),
-        ("import os; os.kill(os.getpid(), 9)", _NO_END, "killed by signal 9"),
-        ("import time; time.sleep(60)", 0.1, "took longer than 0 s"),
-    ],
-)
-def test_the_reason_why_a_program_stopped_is_reported(
-    tmp_path: Path, code: str, patience_s: float, why: str
-) -> None:
-    program = Program(lambda job: ["-c", code])
-    assert runs.timed(program, Job(tmp_path, tmp_path, 1, "1g", ""), patience_s)[1] == why
-
-
-@pytest.mark.parametrize("prepared", [False, True])
-def test_only_a_prepared_program_gets_the_users_cache_folder(
-    tmp_path: Path, prepared: bool
-) -> None:
-    code = """
-import os, sys
-from pathlib import Path
-sys.exit(Path(os.environ["XDG_CACHE_HOME"]).name)
-"""
-    program = Program(lambda job: ["-c", code], prepared=prepared)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "users"))
-        job = Job(tmp_path, tmp_path, 1, "1g", "")
-        assert runs.timed(program, job, _NO_END)[1] == ("users" if prepared else "own")
-
-
-def test_every_program_receives_its_input_and_output_folders() -> None:
-    job = Job(Path("/from"), Path("/to"), 2, "1g", SCHEMAS["wide"])
-    for program in PROGRAMS.values():
-        assert {"/from", "/to/out"} <= set(program.command(job))
 
 
 def test_ours_counts_as_ahead_only_from_where_it_stays_ahead() -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import downloads
-from tests.support.downloads import check_files, fetched_once, user_cache
-from tests.support.jars import reason
+from tests.support.downloads import check_files, user_cache
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Fetches, if it is the first one, as soon as the others wait for it.
@@ -64,27 +63,6 @@ def test_processes_at_the_same_time_fetch_once(tmp_path: Path, fails: str, told:
     assert len(list(calls.glob("*.fetched"))) == 1
 
 
-def test_a_fetch_that_failed_is_tried_again_and_leaves_nothing(caches: Path) -> None:
-    def fetch(folder: Path) -> None:
-        folder.mkdir()
-        (folder / "half").touch()
-        raise OSError("no network")
-
-    for _ in range(2):
-        with pytest.raises(OSError, match="no network"):
-            fetched_once("server", fetch)
-    assert not (caches / "server").exists()
-    assert fetched_once("server", Path.mkdir) == caches / "server"
-    assert {path.name for path in caches.iterdir()} == {"server", "server.lock"}
-
-
-def test_only_the_user_can_access_the_folder(caches: Path) -> None:
-    caches.mkdir(mode=0o777, parents=True)
-    caches.chmod(0o777)
-    assert user_cache() == caches
-    assert caches.stat().st_mode & 0o777 == 0o700
-
-
 def test_a_folder_of_another_user_is_refused(
     caches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,17 +88,3 @@ def test_a_file_must_have_its_pinned_hash(tmp_path: Path) -> None:
     for pins in ({}, {digest: "group_b-1.jar"}):
         with pytest.raises(OSError, match=f"{digest}, and page has no line for it"):
             check_files([jar], pins, "page")
-
-
-def test_the_reason_is_the_error_and_not_its_last_stack_frame() -> None:
-    told = """
-    :: org.apache.kafka#kafka_2.13;4.1.0: not found
-    Exception in thread "main" java.lang.RuntimeException: [unresolved dependency: kafka]
-        at java.base/java.lang.Thread.run(Thread.java:840)
-    """
-    assert reason(told) == (
-        "org.apache.kafka#kafka_2.13;4.1.0: not found; "
-        'Exception in thread "main" java.lang.RuntimeException: [unresolved dependency: kafka]'
-    )
-    assert reason("Killed\n") == "Killed"
-    assert reason("") == "it ended without a word"

@@ -298,14 +298,6 @@ def test_plain_lines_are_read_by_pyarrow() -> None:
     ]  # fmt: skip
 
 
-def test_lines_with_fields_that_no_column_has_are_read_by_pyarrow() -> None:
-    reader = Both(column(pa.int64()), SPELLING)
-    other = [b'{"v": %d, "x": {"y": [%d, null]}, "z": null}' % (n, n) for n in range(500)]
-    more = [b'{"v": %d, "x": {"w": "a"}, "z": "b"}' % n for n in range(500)]
-    assert len(reader.read(b"\n".join(other + more)).good) == 1000
-    assert reader.by_pyarrow > 900
-
-
 def test_only_lines_that_pyarrow_rejects_are_read_one_by_one() -> None:
     columns = pa.schema([("v", pa.int64()), ("s", pa.string())])
     big = b'{"v": 18446744073709551615}'

@@ -259,22 +259,3 @@ def test_both_speeds_find_types_that_give_every_value_back(lines: list[str]) -> 
         for one in record if type(record) is list else [record]:
             if type(one) is dict:
                 assert_same(one, read(one), columns)
-
-
-def test_random_usual_records_get_the_same_types_at_both_speeds() -> None:
-    draw = random.Random(5)
-    records = [
-        {
-            "id": draw.randrange(2**62),
-            "price": round(draw.random() * 100, 2),
-            "at": [draw.random() * 180, -draw.random()],
-            "tags": draw.choices(["a", "b"], k=draw.randrange(3)),
-            **({"rare": {"x": draw.randrange(9) / 2}} if not draw.randrange(50) else {}),
-        }
-        for _ in range(3000)
-    ]
-    data = "\n".join(map(json.dumps, records)).encode()
-    assert fast(data) == exact(data) == shape_of(data, 16)
-    assert column_type(exact(data)[0]).simpleString() == (
-        "struct<at:array<double>,id:bigint,price:double,rare:struct<x:double>,tags:array<string>>"
-    )

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import kafka_needs
-from tests.support.kafka_needs import VARIABLE, need_broker, need_library
-from tests.support.needs import do_without
+from tests.support.kafka_needs import VARIABLE
 from tests.support.processes import python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,44 +27,6 @@ import pytest
 test = "tests/kafka/test_proxy.py"
 sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", test]))
 """
-
-
-@pytest.fixture(params=["", "1"], ids=["fail", "skip"])
-def outcome(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> object:
-    """What comes of a test that has to do without."""
-    monkeypatch.setenv(VARIABLE, request.param)
-    return pytest.skip.Exception if request.param else pytest.fail.Exception
-
-
-def test_a_missing_requirement_fails_or_skips_the_test(outcome: type[BaseException]) -> None:
-    with pytest.raises(outcome, match="no jars"):
-        do_without(VARIABLE, "no jars")
-
-
-def test_a_missing_library_is_named(
-    outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "fastavro", None)
-    with pytest.raises(outcome, match="fastavro cannot be had"):
-        need_library()
-
-
-def test_a_missing_java_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(kafka_needs.shutil, "which", lambda name: None)
-    monkeypatch.setenv("JAVA_HOME", "")
-    with pytest.raises(pytest.fail.Exception, match="no java"):
-        need_broker()
-    monkeypatch.setenv("JAVA_HOME", "/usr/lib/jvm")
-    need_broker()
-
-
-def test_no_broker_is_started_if_the_user_skips_kafka_tests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv(VARIABLE, "1")
-    with pytest.raises(pytest.skip.Exception, match="make test` without it"):
-        need_broker()
 
 
 @pytest.mark.parametrize(("skipped", "told"), [("", "failed"), ("1", "skipped")])

@@ -81,17 +81,6 @@ def test_the_checkpoint_must_be_of_the_query_that_runs_this_micro_batch(tmp_path
             query_of_checkpoint(checkpoint, batch_id, "kafka_sink")
 
 
-def test_options_that_markers_depend_on_cannot_change(tmp_path: Path) -> None:
-    ledger = Ledger(str(tmp_path), "q")
-    ledger.settle({"markers": "a", "transactional.id.prefix": "p"})
-    ledger.settle({"markers": "a", "transactional.id.prefix": "p"})
-    with pytest.raises(ConfigError, match="Option markers is 'b', and this sink has published"):
-        ledger.settle({"markers": "b", "transactional.id.prefix": "p"})
-    with pytest.raises(ConfigError, match=r"transactional\.id\.prefix"):
-        ledger.settle({"markers": "a", "transactional.id.prefix": "other"})
-    Ledger(str(tmp_path), "another query").settle({"markers": "b", "transactional.id.prefix": "p"})
-
-
 @pytest.mark.parametrize("option", ["topic", "markers", "transactional.id.prefix"])
 def test_a_sink_cannot_change_its_topic_markers_or_transactional_id(
     tmp_path: Path, option: str

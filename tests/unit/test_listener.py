@@ -93,18 +93,6 @@ def test_a_failing_log_does_not_keep_metrics_from_the_callback(
     assert all(message.startswith("DedupListener could not") for message in told)
 
 
-def test_a_listener_that_was_added_twice_reports_each_micro_batch_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    heard: list[BatchMetrics] = []
-    listener = DedupListener(heard.append)
-    monkeypatch.setattr(listener_module, "from_progress", lambda progress, name: progress.found)
-    for number in (0, 0, 1, 1):
-        event = SimpleNamespace(progress=progress(batch(number)))
-        listener.onQueryProgress(event)  # type: ignore[arg-type]
-    assert [one.batch_id for one in heard] == [0, 1]
-
-
 def test_numbered_records_are_handed_to_their_own_callback(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -170,15 +170,6 @@ def test_fields_of_a_later_release_are_passed_over() -> None:
         BatchMetrics.from_json({k: v for k, v in one.to_json().items() if k != "unique"})
 
 
-def test_every_query_has_a_log_of_its_own(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path)
-    log.batch(batch(0), START_MS)
-    log.batch(batch(0, query_id="other", query_name=None), START_MS)
-    assert [(read.query_id, read.name) for read in read_logs(tmp_path)] == [
-        (QUERY, "orders"), ("other", None),
-    ]  # fmt: skip
-
-
 def test_a_log_that_cannot_be_written_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -22,16 +22,7 @@ from dedup.tools.watch.series import (
     SERIES,
     SINK_SERIES,
 )
-from tests.support.batch_metrics import (
-    HOUR_MS,
-    QUERY,
-    RUN,
-    START_MS,
-    Session,
-    batch,
-    samples,
-    sequence_batch,
-)
+from tests.support.batch_metrics import HOUR_MS, START_MS, Session, batch, samples, sequence_batch
 
 
 @pytest.fixture
@@ -60,22 +51,6 @@ def test_counters_add_up_and_gauges_are_the_last(session: Session) -> None:
 def test_unknown_values_are_not_exported(session: Session) -> None:
     session.batch(batch(0, gc_watermark_ms=None), START_MS)
     assert not [name for name, _ in samples(session) if "gc_watermark_timestamp" in name]
-
-
-def test_an_ended_query_is_not_running_until_it_runs_again(session: Session) -> None:
-    session.batch(batch(0), START_MS)
-    session.ended("another", RUN, None, START_MS)
-    session.ended(QUERY, "the run before", None, START_MS)
-    assert samples(session)["dedup_query_running", ("orders",)] == 1
-    session.ended(QUERY, RUN, None, START_MS)
-    told = samples(session)
-    assert told["dedup_query_running", ("orders",)] == told["dedup_query_failed", ("orders",)] == 0
-    session.batch(batch(1), START_MS)
-    assert samples(session)["dedup_query_running", ("orders",)] == 1
-    session.ended(QUERY, RUN, "boom", START_MS)
-    told = samples(session)
-    assert told["dedup_query_running", ("orders",)] == 0
-    assert told["dedup_query_failed", ("orders",)] == 1
 
 
 def test_names_and_units_follow_the_conventions(session: Session) -> None:

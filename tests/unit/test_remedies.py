@@ -8,12 +8,10 @@ import json
 import pickle
 import re
 import shlex
-import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
-from py4j.protocol import Py4JError
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -24,7 +22,7 @@ from dedup import sinks
 from dedup.catalog.accepted_loss import accepted_loss_path
 from dedup.catalog.certificate import Certificate
 from dedup.cli.app import app
-from dedup.cli.failures import DAMAGE, OK, USAGE, explain
+from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.cli.remedies import read_page
 from dedup.errors import (
     LINK,
@@ -198,33 +196,6 @@ def test_without_a_topic_nothing_is_added() -> None:
     again = pickle.loads(pickle.dumps(missing))
     assert (str(again), again.remedy) == (str(missing), None)
     assert LINK not in str(missing)
-
-
-@pytest.mark.parametrize("error", MADE, ids=lambda error: f"{type(error).__name__}-{error.remedy}")
-def test_the_topic_survives_as_text(error: DedupError) -> None:
-    """As it reaches the driver: inside the traceback of a Python worker."""
-    try:
-        try:
-            raise KeyError("of no concern")
-        except KeyError as cause:
-            raise error from cause
-    except DedupError as raised:
-        told = "".join(traceback.format_exception(raised))
-    failure = explain(
-        Py4JError(
-            "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted\n"
-            f"Caused by: org.apache.spark.api.python.PythonException: {told}\n\tat org.x\n"
-            f"Caused by: java.lang.X: other\n{LINK}another-one\n"
-        )
-    )
-    assert (failure.message, failure.remedy) == (error.text, error.remedy)
-    assert (failure.kind, failure) == (type(error).__name__, explain(error))
-
-
-def test_an_error_without_a_topic_does_not_take_another_errors_topic() -> None:
-    told = f"dedup.errors.ConfigError: one\n\nDuring it:\ndedup.errors.DataError: x\n{LINK}clock\n"
-    failure = explain(Py4JError(told))
-    assert (failure.message, failure.remedy) == ("one", None)
 
 
 def test_one_error_in_another_has_one_link(tmp_path: Path) -> None:

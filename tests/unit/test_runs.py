@@ -92,15 +92,6 @@ def test_events_that_are_reported_twice_count_once(tmp_path: Path) -> None:
     assert told(runs)[0] is in_the_log(tmp_path)[0] is Status.REWOUND
 
 
-def test_a_run_that_is_known_to_live_is_not_stopped_by_silence() -> None:
-    runs = Runs()
-    runs.batch(batch(0), START_MS)
-    runs.batch(batch(1), START_MS + 1)
-    assert told(runs, START_MS + HOUR_MS)[0] is Status.OK
-    runs.ended(QUERY, RUN, None, START_MS + 2)
-    assert told(runs, START_MS + HOUR_MS)[0] is Status.STOPPED
-
-
 def test_a_restarted_query_without_input_counts_as_running(tmp_path: Path) -> None:
     runs = Runs(MetricsLog(tmp_path))
     runs.batch(batch(0), START_MS)

@@ -12,7 +12,7 @@ from dedup.errors import SinkError
 from dedup.sinks.batch import Batch
 from dedup.sinks.content import Content
 from dedup.sinks.figures import measured
-from dedup.sinks.marker import BATCH_SLOT, NO_RUN, Marker
+from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.protocol import (
     ATTEMPTS,
     Aborted,
@@ -148,15 +148,6 @@ def earlier(batch: Batch, by: int = 1) -> Batch:
 # Tasks.
 
 
-@pytest.mark.parametrize("by", [1, 3])
-def test_a_task_publishes_after_its_own_start(by: int) -> None:
-    memory = Memory()
-    memory.put(earlier(BATCH, by), 0, "c")
-    assert publish_slice(BATCH, 0, Port(memory, 0), Rows("ab")) == published(0, "ab")
-    assert memory.asked == ["own 0", "begin 0", "commit 0: ab"]
-    assert memory.newest[0] == BATCH.marker(0, content("ab"))
-
-
 def test_a_task_reads_a_published_slice_to_its_end_and_sends_nothing() -> None:
     memory, rows = Memory(), Rows("ba")
     memory.put(BATCH, 0, "ab")
@@ -166,49 +157,11 @@ def test_a_task_reads_a_published_slice_to_its_end_and_sends_nothing() -> None:
     assert memory.asked == ["own 0"]
 
 
-def test_a_task_refuses_other_rows_than_are_published() -> None:
-    memory = Memory()
-    memory.put(BATCH, 0, "ab")
-    with pytest.raises(
-        SinkError, match=r"Micro-batch 7 gives other rows .*slice 0 was published"
-    ) as e:
-        publish_slice(BATCH, 0, Port(memory, 0), Rows("abc"))
-    assert "2 rows" in str(e.value)
-    assert "3 rows" in str(e.value)
-    assert not memory.visible
-
-
-def test_a_task_refuses_a_checkpoint_that_is_older_than_the_sink() -> None:
-    memory, rows = Memory(), Rows("ab")
-    memory.put(replace(BATCH, batch_id=9), 0, "c")
-    with pytest.raises(SinkError, match=r"is at micro-batch 7, and the sink holds micro-batch 9"):
-        publish_slice(BATCH, 0, Port(memory, 0), rows)
-    assert memory.asked == ["own 0"]
-    assert not rows.done
-
-
 def test_a_process_that_still_owns_its_slot_publishes_without_owning_it_again() -> None:
     memory = Memory()
     last = memory.put(earlier(BATCH), 0, "c")
     publish_slice(BATCH, 0, Port(memory, 0, last), Rows("ab"))
     assert memory.asked == ["begin 0", "commit 0: ab"]
-
-
-@pytest.mark.parametrize("last", [BATCH, replace(BATCH, batch_id=8), earlier(BEFORE)])
-def test_a_process_owns_its_slot_again_if_its_last_marker_does_not_fit(last: Batch) -> None:
-    memory = Memory()
-    memory.put(earlier(BATCH), 0, "c")
-    port = Port(memory, 0, last.marker(0, content("c")))
-    publish_slice(BATCH, 0, port, Rows("ab"))
-    assert memory.asked[0] == "own 0"
-
-
-def test_a_task_learns_from_the_marker_that_an_unanswered_commit_was_carried_out() -> None:
-    memory = Memory(commits=["applied"])
-    memory.put(earlier(BATCH), 0, "c")
-    assert publish_slice(BATCH, 0, Port(memory, 0), Rows("ab")) == published(0, "ab")
-    assert memory.asked[-2:] == ["commit 0: ab", "own 0"]
-    assert memory.visible == ["a", "b"]
 
 
 def test_a_lost_slot_and_an_unanswered_commit_are_counted() -> None:
@@ -230,13 +183,6 @@ def test_a_lost_slot_and_an_unanswered_commit_are_counted() -> None:
 # The driver.
 
 
-def test_an_older_marker_of_whole_micro_batches_is_kept() -> None:
-    memory = Memory()
-    whole = memory.put(earlier(BEFORE), BATCH_SLOT, "abc")
-    publish(memory, [staged(0, "a")])
-    assert memory.newest[BATCH_SLOT] == whole
-
-
 def test_nothing_is_committed_if_everything_is_published() -> None:
     memory = Memory()
     for slot, rows in enumerate("ab"):
@@ -246,60 +192,11 @@ def test_nothing_is_committed_if_everything_is_published() -> None:
     assert memory.asked == ["own [-1, 0, 1, 2]"]
 
 
-def test_a_published_slice_that_no_longer_exists_is_refused() -> None:
-    memory = Memory()
-    memory.put(BEFORE, 1, "b")
-    with pytest.raises(
-        SinkError, match=r"slice 1 by there, 1 rows\. Now it is divided into 1 sl"
-    ) as e:
-        publish(memory, [staged(0, "abc")])
-    assert e.value.remedy == "sink-differs"
-    assert not memory.transactions()
-
-
 def test_an_empty_slice_may_be_missing_in_another_division() -> None:
     memory = Memory()
     memory.put(BEFORE, 1, "")
     publish(memory, [staged(0, "abc")])
     assert memory.visible == ["a", "b", "c"]
-
-
-def test_after_an_accepted_difference_only_missing_slices_are_published() -> None:
-    memory = Memory()
-    memory.put(BEFORE, 0, "a")
-    slices = [staged(0, "ab"), staged(1, "c")]
-    publish(memory, slices, accept_difference=True)
-    assert memory.visible == ["c"]
-
-
-def test_the_driver_refuses_a_checkpoint_that_is_older_than_the_sink() -> None:
-    memory = Memory()
-    memory.put(replace(BEFORE, batch_id=8), 3, "a")
-    with pytest.raises(
-        SinkError, match=r"is at micro-batch 7, and the sink holds micro-batch 8"
-    ) as e:
-        publish(memory, [staged(0, "a")], accept_difference=True)
-    assert e.value.remedy == "sink-older-checkpoint"
-    assert not memory.transactions()
-
-
-@pytest.mark.parametrize(("newest", "text"), [(None, "is of none"), (4, "is of micro-batch 4")])
-def test_lost_markers_are_refused(newest: int | None, text: str) -> None:
-    memory = Memory()
-    if newest is not None:
-        memory.put(replace(BEFORE, batch_id=newest), 0, "a")
-    with pytest.raises(SinkError, match=rf"has published micro-batch 6, .*{text}") as e:
-        publish(memory, [staged(0, "a")], known_batch_id=6)
-    assert e.value.remedy == "sink-markers"
-    assert not memory.transactions()
-
-
-@pytest.mark.parametrize("newest", [6, 7])
-def test_markers_that_are_not_lost_pass(newest: int) -> None:
-    memory = Memory()
-    memory.put(replace(BEFORE, batch_id=newest), 0, "a")
-    publish(memory, [staged(0, "a"), staged(1, "b")], known_batch_id=6)
-    assert memory.visible[-1] == "b"
 
 
 def test_files_that_do_not_hold_what_was_staged_are_not_published() -> None:
@@ -311,41 +208,6 @@ def test_files_that_do_not_hold_what_was_staged_are_not_published() -> None:
 
 
 # The whole micro-batch in one transaction.
-
-
-def test_a_whole_micro_batch_is_published_in_one_transaction_from_kept_slices() -> None:
-    memory = Memory()
-    kept = [staged(0, "a"), staged(1, "b")]
-    publish(memory, [staged(0, "abc")], atomic=lambda: kept)
-    assert memory.transactions() == ["commit -1: ab"]
-    assert memory.newest[BATCH_SLOT] == BATCH.marker(BATCH_SLOT, content("ab"), tasks=2)
-
-
-def test_the_whole_retires_slots_too() -> None:
-    memory = Memory()
-    memory.put(earlier(BEFORE), 1, "c")
-    publish(memory, [], atomic=lambda: [staged(0, "a")])
-    assert memory.transactions() == ["commit 1: ", "commit -1: a"]
-    assert memory.newest[1].run_id == NO_RUN
-
-
-def test_slices_of_an_earlier_start_are_completed_slice_by_slice() -> None:
-    memory = Memory()
-    memory.put(BEFORE, 0, "a")
-    slices = [staged(0, "a"), staged(1, "b")]
-    publish(memory, slices, atomic=lambda: pytest.fail("not asked for"))
-    assert memory.visible == ["b"]
-
-
-def test_slices_are_compared_with_a_published_whole_micro_batch() -> None:
-    memory = Memory()
-    memory.put(BEFORE, BATCH_SLOT, "abc")
-    publish(memory, [staged(0, "ca"), staged(1, "b")])
-    other = [staged(0, "a"), staged(1, "b")]
-    with pytest.raises(SinkError, match=r"the micro-batch was published with 3 rows"):
-        publish(memory, other)
-    publish(memory, other, accept_difference=True)
-    assert not memory.transactions()
 
 
 # Commits that fail.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 import json
@@ -177,9 +176,3 @@ def test_edge_values_are_read_back(tmp_path: Any) -> None:
     assert differences(from_csv(tmp_path, rows.schema, escape='"'), rows) == []
     path.write_bytes(json_lines(rows, RUN))
     assert differences(from_json(tmp_path, rows.schema), rows) == []
-
-
-def test_bytes_are_base64() -> None:
-    data = bytes(range(256))
-    (line,) = json_lines(pa.record_batch({"b": pa.array([data])}), RUN).splitlines()
-    assert base64.b64decode(json.loads(line)["b"]) == data

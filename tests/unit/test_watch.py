@@ -121,14 +121,6 @@ def text(lines: list[Any]) -> str:
     return "\n".join(line.plain for line in lines)
 
 
-def test_gaps_between_timestamps_and_watermarks_are_computed() -> None:
-    one = watched(batches(lateness_ms=60_000))
-    assert one.gaps() == {
-        "source": 500, "watermark": 2000, "kept": HOUR_MS, "excess": -60_000,
-    }  # fmt: skip
-    assert set(watched([]).gaps().values()) == {None}
-
-
 def test_the_false_positive_rate_is_that_of_the_window() -> None:
     made = batches(4, filter_negative=90, filter_false_positive=10)
     assert filter_fpr(watched(made).of_ids) == pytest.approx(0.1)
