@@ -18,30 +18,10 @@ from dedup.sources.files.json_text import NOT_STRICT
 from dedup.sources.files.text_records import Rows
 from dedup.sources.files.text_values import Spelling
 from tests.support import pages
+from tests.support.ddl import TYPES
 
 SPELLING = Spelling()
 INSTANT = pa.timestamp("us", "UTC")
-TYPES = {
-    "STRING": pa.string(),
-    "TINYINT": pa.int8(),
-    "SMALLINT": pa.int16(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "DECIMAL(10,2)": pa.decimal128(10, 2),
-    "DECIMAL(38,20)": pa.decimal128(38, 20),
-    "FLOAT": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
-    "DATE": pa.date32(),
-    "TIMESTAMP": INSTANT,
-    "TIMESTAMP_NTZ": pa.timestamp("us"),
-    "BINARY": pa.binary(),
-    "ARRAY<INT>": pa.list_(pa.int32()),
-    "MAP<STRING, DECIMAL(3,1)>": pa.map_(pa.string(), pa.decimal128(3, 1)),
-    "STRUCT<a: DATE, b: ARRAY<STRING>>": pa.struct(
-        [("a", pa.date32()), ("b", pa.list_(pa.string()))]
-    ),
-}
 ORDER = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),

@@ -54,107 +54,89 @@ def state(name: Any) -> ShardState:
     return ShardState(manifest=Manifest((Bucket(0, 10, runs=(SortedRun((ref(name),)),)),)))
 
 
-def as_segment(name: Any, folder: Path) -> None:
-    SegmentRef.from_json(ref(name).to_json())
+def needed(found: object) -> None:
+    """Raise if a reader counts its file as damaged, or found nothing to read."""
+    if not found:
+        raise ValueError("counts as damaged")
 
 
-def as_expired(name: Any, folder: Path) -> None:
-    Manifest.from_json(Manifest((), (Expired(name, 1, 1),)).to_json())
-
-
-def as_list_of_expired(name: Any, folder: Path) -> None:
-    Manifest.from_json(Manifest((), (), (PendingList(name, 1, 1, 1),)).to_json())
-
-
-def in_a_state_row(name: Any, folder: Path) -> None:
-    ShardState.from_bytes(state(name).to_bytes(), hash_key_id=0)
-
-
-def as_run_of_a_state(name: Any, folder: Path) -> None:
-    if name == "":
-        raise ValueError("a shard that no run has written has no run")
+def read_as_run(name: Any, folder: Path) -> None:
+    needed(name)  # a shard that no run has written has no run
     ShardState.from_head(replace(ShardState(), clocks=Clocks(run_id=name)).head())
 
 
-def in_what_was_adopted(name: Any, folder: Path) -> None:
+def read_from_what_was_adopted(name: Any, folder: Path) -> None:
     write_adopted(Root(folder), QUERY, 0, state(name))
     read_adopted(Root(folder), QUERY, 0)
 
 
-def in_a_backup(name: Any, folder: Path) -> None:
+def read_from_a_backup(name: Any, folder: Path) -> None:
     write_backup(Root(folder), QUERY, 0, state(name))
-    if read_backup(Root(folder), QUERY, 0) is None:
-        raise ValueError("counts as damaged")
+    needed(read_backup(Root(folder), QUERY, 0))
 
 
-def in_a_pending_list(name: Any, folder: Path) -> None:
+def read_from_a_pending_list(name: Any, folder: Path) -> None:
     write_pending_list(Root(folder), QUERY, 0, "here", ["000000000001-a-1-0000", name])
-    if not read_pending_list(Root(folder), QUERY, 0, "here"):
-        raise ValueError("counts as damaged")
+    needed(read_pending_list(Root(folder), QUERY, 0, "here"))
 
 
-def in_a_lineage(name: Any, folder: Path) -> None:
+def read_from_a_lineage(name: Any, folder: Path) -> None:
     write_lineage(Root(folder), QUERY, Lineage((Run(name, 0), Run("mine", 3))))
-    if read_lineage(Root(folder), QUERY, Run("mine", 3)) is None:
-        raise ValueError("counts as damaged")
+    needed(read_lineage(Root(folder), QUERY, Run("mine", 3)))
 
 
-def in_an_accepted_loss(name: Any, folder: Path) -> None:
-    AcceptedLoss.from_bytes(AcceptedLoss(name, None, None).to_bytes())
-
-
-def as_id_of_a_checkpoint(name: Any, folder: Path) -> None:
+def read_from_a_checkpoint(name: Any, folder: Path) -> None:
     (folder / "metadata").write_text(json.dumps({"id": name}))
     with pytest.raises(ConfigError, match="metadata is damaged"):
         checkpoint_query_id(folder)
     read_progress(str(folder))
 
 
-def in_a_manifest_of_slices(name: Any, folder: Path) -> None:
-    if not name:
-        raise ValueError("a slice without rows has no file")
+def read_from_a_manifest_of_slices(name: Any, folder: Path) -> None:
+    needed(name)  # a slice without rows has no file
     staging = SliceStore(str(folder), QUERY, "kafka")
     staging.manifest(3, [StagedSlice(0, Content(1, 2, 3), name)])
 
 
-def in_a_certificate(name: Any, folder: Path) -> None:
-    Certificate.from_bytes(replace(certificate(), query_id=name).to_bytes(), "here")
-
-
-PLACES = [
-    in_a_certificate,
-    as_segment,
-    as_expired,
-    as_list_of_expired,
-    in_a_state_row,
-    as_run_of_a_state,
-    in_what_was_adopted,
-    in_a_backup,
-    in_a_pending_list,
-    in_a_lineage,
-    in_an_accepted_loss,
-    as_id_of_a_checkpoint,
-    in_a_manifest_of_slices,
-]
+Place = Callable[[Any, Path], object]
+#: How a name is read back from each place that may hold one.
+PLACES: dict[str, Place] = {
+    "certificate": lambda name, _: Certificate.from_bytes(
+        replace(certificate(), query_id=name).to_bytes(), "here"
+    ),
+    "segment": lambda name, _: SegmentRef.from_json(ref(name).to_json()),
+    "expired segment": lambda name, _: Manifest.from_json(
+        Manifest((), (Expired(name, 1, 1),)).to_json()
+    ),
+    "pending list's own": lambda name, _: Manifest.from_json(
+        Manifest((), (), (PendingList(name, 1, 1, 1),)).to_json()
+    ),
+    "state row": lambda name, _: ShardState.from_bytes(state(name).to_bytes(), hash_key_id=0),
+    "run of a state": read_as_run,
+    "adopted state": read_from_what_was_adopted,
+    "backup": read_from_a_backup,
+    "pending list": read_from_a_pending_list,
+    "lineage": read_from_a_lineage,
+    "accepted loss": lambda name, _: AcceptedLoss.from_bytes(
+        AcceptedLoss(name, None, None).to_bytes()
+    ),
+    "checkpoint": read_from_a_checkpoint,
+    "manifest of slices": read_from_a_manifest_of_slices,
+}
 
 
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("place", PLACES)
-def test_a_name_that_is_read_back_cannot_be_a_path(
-    place: Callable[[Any, Path], None], name: Any, tmp_path: Path
-) -> None:
+def test_a_name_that_is_read_back_cannot_be_a_path(place: str, name: Any, tmp_path: Path) -> None:
     with pytest.raises((StateError, CatalogError, SinkError, ValueError)):
-        place(name, tmp_path)
+        PLACES[place](name, tmp_path)
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_the_names_that_we_write_are_accepted(
-    place: Callable[[Any, Path], None], tmp_path: Path
-) -> None:
-    if place is in_a_manifest_of_slices:
-        place(f"staged/3-0-{uuid.uuid4().hex}.arrow", tmp_path)
-    elif place is not as_id_of_a_checkpoint:
-        place(f"000000000004-{QUERY}-17-0002", tmp_path)
+@pytest.mark.parametrize("place", PLACES.keys() - {"checkpoint"})
+def test_the_names_that_we_write_are_accepted(place: str, tmp_path: Path) -> None:
+    is_slice = place == "manifest of slices"
+    ours = f"staged/3-0-{uuid.uuid4().hex}.arrow" if is_slice else f"000000000004-{QUERY}-17-0002"
+    PLACES[place](ours, tmp_path)
 
 
 # --- plans of the sink of files
