@@ -63,7 +63,7 @@ STABLE = f"{ORACLE}::test_the_guarantee_holds_with_stable_timestamps"
 CLOCKS, SWEEP = "unit/test_core_clocks.py", "unit/test_catalog_sweep.py"
 UPKEEP, MERGE = "unit/test_core_upkeep.py", "unit/test_core_merge.py"
 FILTER_CHOICE = "unit/test_core_filter_choice.py"
-MANIFEST, STATE = "unit/test_core_manifest.py", "unit/test_core_state.py"
+MANIFEST = "unit/test_core_manifest.py"
 DAMAGE = "unit/test_catalog_damage.py"
 
 ADOPT = "unit/test_catalog_adopt.py"
@@ -128,7 +128,7 @@ MUTANTS = (
         "core/shard.py",
         "np.where(substituted, _FOREVER_MS, own_ms)",
         "own_ms",
-        ORACLE,
+        VERDICTS,
     ),
     _mutant(
         "a new bucket grid leaves the tail unchanged",
@@ -136,6 +136,34 @@ MUTANTS = (
         "judging.upkeep(state).seal_all()",
         "state",
         UPKEEP,
+    ),
+    _mutant(
+        "segments are not asked for records behind them",
+        "core/lookup.py",
+        "bucket.start_ms - policy.horizon_ms, last_ms + policy.horizon_ms",
+        "bucket.start_ms, last_ms + policy.horizon_ms",
+        ORACLE,
+    ),
+    _mutant(
+        "segments are not asked for records ahead of them",
+        "core/lookup.py",
+        "bucket.start_ms - policy.horizon_ms, last_ms + policy.horizon_ms",
+        "bucket.start_ms - policy.horizon_ms, last_ms",
+        ORACLE,
+    ),
+    _mutant(
+        "a lookup skips ranges that a merge has not finished",
+        "core/lookup.py",
+        "hash_range(hashes, coverage.hash_ranges, coverage.ranges_done).start",
+        "hash_range(hashes, coverage.hash_ranges, coverage.ranges_done).stop",
+        MERGE,
+    ),
+    _mutant(
+        "only the earliest copy in a micro-batch is looked up",
+        "core/lookup.py",
+        "        over_copies(np.maximum, times_ms),\n",
+        "        over_copies(np.minimum, times_ms),\n",
+        ORACLE,
     ),
     # --- the verdict
     _mutant(
@@ -200,6 +228,34 @@ MUTANTS = (
         "if False and state.clocks",
         f"{STABLE}_if_options_change",
     ),
+    _mutant(
+        "a record in the future passes into a window",
+        "core/shard.py",
+        "timed & (future | (records.times_ms < watermark_ms))",
+        "timed & (records.times_ms < watermark_ms)",
+        ORACLE,
+    ),
+    _mutant(
+        "a conflict passes into a window that drops it",
+        "core/shard.py",
+        "        verdicts[behind & (verdicts == Verdict.CONFLICT)] = Verdict.DUPLICATE\n",
+        "",
+        f"{ORACLE}::test_payloads_are_compared",
+    ),
+    _mutant(
+        "a record without an ID passes into a window that drops it",
+        "core/shard.py",
+        "np.where(behind[no_id], Verdict.LATE, Verdict.NULL_ID)",
+        "Verdict.NULL_ID",
+        ORACLE,
+    ),
+    _mutant(
+        "a record that is late for a window alone is not late",
+        "core/shard.py",
+        "            late=late | behind,\n",
+        "            late=late,\n",
+        ORACLE,
+    ),
     # --- less than exactly once, and payloads
     _mutant(
         "at most once believes a filter at one end of its bucket alone",
@@ -228,6 +284,13 @@ MUTANTS = (
         "record, entry = record[near], entry[near]",
         "record, entry = record, entry",
         "unit/test_core_payload.py",
+    ),
+    _mutant(
+        "a copy conflicts although it equals one of two records",
+        "core/payload.py",
+        "return known & ~same, ~known",
+        "return known, ~known",
+        f"{ORACLE}::test_payloads_are_compared",
     ),
     _mutant(
         "a merge loses digests",
@@ -304,6 +367,34 @@ MUTANTS = (
         "newest_ms = max((h.clock_ms for h in observed.values()), default=NEVER_MS)",
         CLOCKS,
         ORACLE,
+    ),
+    _mutant(
+        "the watermark of a window falls",
+        "core/clocks.py",
+        "return before_ms, max(before_ms, newest_ms - policy.window_delay_ms)",
+        "return before_ms, newest_ms - policy.window_delay_ms",
+        ORACLE,
+    ),
+    _mutant(
+        "a window that is added later begins at 0",
+        "core/clocks.py",
+        "since_ms = max(floor_ms, self.newest_ms - policy.window_delay_ms)",
+        "since_ms = floor_ms",
+        CLOCKS,
+    ),
+    _mutant(
+        "a window that returns begins below the watermark that it had",
+        "core/clocks.py",
+        "self.window_floor_ms if watermarks_ms is None else watermarks_ms[1]",
+        "None",
+        CLOCKS,
+    ),
+    _mutant(
+        "silence counts while no source partition has records",
+        "core/clocks.py",
+        "            if name in observed or not observed:\n",
+        "            if name in observed:\n",
+        CLOCKS,
     ),
     _mutant(
         "a shortened key of a table's index is taken for a block's",
@@ -520,16 +611,14 @@ MUTANTS = (
         "core/state_row.py",
         "if len(whole) != head_bytes + body_bytes or zlib.crc32(whole) != crc:",
         "if len(whole) != head_bytes + body_bytes:",
-        STATE,
-        "unit/test_sequence_state.py",
+        "damage/test_damage.py::test_damage_to_a_state_row_is_refused_or_does_no_harm",
     ),
     _mutant(
         "a filter page with a wrong checksum is used",
         "core/filter.py",
         "if not np.array_equal(kernel.page_sums(pages, PAGE_BYTES), self.sums[numbers]):",
         "if False:",
-        "unit/test_filter.py",
-        DAMAGE,
+        "damage/test_damage.py",
     ),
     _mutant(
         "a segment with a wrong checksum is used",
@@ -591,6 +680,27 @@ MUTANTS = (
         "path.read_bytes(), hash_key_id=self._hash_key_id, head_crc32=seg.filter_crc32",
         "path.read_bytes(), hash_key_id=self._hash_key_id",
         DAMAGE,
+    ),
+    _mutant(
+        "a rebuilt filter answers for any segment",
+        "catalog/sidecars.py",
+        "if owner != _owner(seg, data):",
+        "if False:",
+        "damage/test_damage.py::test_a_rebuilt_sidecar_of_another_segment_does_no_harm",
+    ),
+    _mutant(
+        "verify accepts IDs in any order",
+        "tools/repair/segment_check.py",
+        "    if unsorted:\n",
+        "    if False:\n",
+        "unit/test_catalog_inspect.py",
+    ),
+    _mutant(
+        "sums of pages ignore the upper half of a word",
+        "kernel/_numpy_hash.py",
+        "folded = (words ^ (words >> np.uint64(32)))",
+        "folded = (words & np.uint64(0xFFFFFFFF))",
+        "unit/test_kernel_pages.py",
     ),
     _mutant(
         "attempts of one task share their names",
@@ -780,6 +890,13 @@ MUTANTS = (
         "sources/files/exact_values.py",
         "return column.cast(target)",
         "return column.cast(target, safe=False)",
+        "unit/test_files_scan.py",
+    ),
+    _mutant(
+        "lists in an older layout are read as today's",
+        "sources/files/parquet_input.py",
+        "if any(c.max_repetition_level != len(_LAYOUT.findall(c.path)) for c in leaves):",
+        "if False:",
         "unit/test_files_scan.py",
     ),
     _mutant(
@@ -1050,6 +1167,27 @@ MUTANTS = (
         "return without_credentials(value) if is_uri else value",
         "return value",
         "unit/test_redaction.py",
+    ),
+    _mutant(
+        "a replay publishes again what is published",
+        "sinks/protocol.py",
+        "elif missing := sorted(staged.keys() - published.keys()):",
+        "elif missing := sorted(staged.keys()):",
+        "kit/test_kit_contract.py",
+    ),
+    _mutant(
+        "an output that lost its markers counts as new",
+        "sinks/protocol.py",
+        "if known is not None and (newest_id is None or newest_id < known):",
+        "if False:",
+        "kit/test_kit_contract.py",
+    ),
+    _mutant(
+        "a published slice may be missing in the next division",
+        "sinks/protocol.py",
+        "        elif marker.rows:",
+        "        elif False:",
+        "unit/test_sink_protocol.py",
     ),
     _mutant(
         "a replay stages a micro-batch again that is decided",

@@ -65,6 +65,20 @@ def test_damage_under_an_open_view_never_changes_an_answer(bench: Bench) -> None
     assert not right_or_damaged(store, seg, made)
 
 
+def test_a_fetched_segment_must_match_the_manifests_checksum(bench: Bench) -> None:
+    # RocksDB itself does not notice every flip, such as in a table's properties.
+    root = bench.remote
+    made, seg = written(bench.store(root=root), 500)
+    bench.lose_cache()
+    file = bench.path / "remote/bucket/catalog" / QUERY / "shard=00000" / f"{seg.name}.sst"
+    for at in range(0, seg.sst_bytes, 97):
+        flip(file, at)
+        with pytest.raises(SegmentDamaged, match=r"CRC-32 \d+, the manifest says"):
+            bench.store(root=root).lookup(seg, made.keys, made.hashes)
+        flip(file, at)
+    assert right_or_damaged(bench.store(root=root), seg, made)
+
+
 def test_a_segment_of_another_shard_query_or_bucket_is_damage(bench: Bench) -> None:
     made, seg = written(bench.store(shard=0), 500)
     folder = bench.file(seg, shard=1).parent
@@ -123,6 +137,43 @@ def test_a_filter_is_at_hand_once_a_lookup_has_fetched_its_sidecar(bench: Bench)
 
 
 # --- sidecars
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("harm", ["flip", "missing", "swap"])
+def test_a_damaged_sidecar_is_rebuilt_locally_without_false_negatives(
+    bench: Bench, harm: str, remote: bool
+) -> None:
+    root = bench.remote if remote else bench.root
+    made, other = fixed(3000), fixed(3000, prefix="no")
+    writer = bench.store(root=root)
+    seg, seg2 = write(writer, made), write(writer, other)
+    bench.lose_cache()
+    top = bench.path / ("remote/bucket/catalog" if remote else "root")
+    file, file2 = (top / QUERY / "shard=00000" / f"{s.name}.filter" for s in (seg, seg2))
+    {
+        "flip": lambda: flip(file, 1000),
+        "missing": file.unlink,
+        "swap": lambda: shutil.copy(file2, file),
+    }[harm]()
+    at_root = file.read_bytes() if file.exists() else None
+
+    store = bench.store(root=root)
+    assert store.read_filter(seg) is None, "the state row holds intact filters only"
+    assert knows(store, seg, made)
+    assert store.counters.filters_rebuilt == 1
+    (rebuilt,) = bench.cache().folder.glob("*/*.rebuilt")
+    assert rebuilt.stat().st_size == seg.filter_bytes + 4, "and whose it is"
+    strange = fixed(20_000, prefix="strange")
+    assert store.may_hold(seg, np.sort(strange.hashes)).mean() < 0.02
+    assert store.counters.filters_rebuilt == 1
+    assert (file.read_bytes() if file.exists() else None) == at_root
+
+    again = bench.store(root=root)
+    assert again.read_filter(seg) is None, "what was rebuilt is not what the manifest names"
+    assert knows(again, seg, made)
+    assert again.counters.filters_rebuilt == 0
+    assert again.counters.bytes_fetched == 0, "what is damaged at the root is fetched once"
 
 
 def test_a_sidecar_serves_while_only_the_segment_is_gone(bench: Bench) -> None:

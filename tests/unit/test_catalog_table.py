@@ -80,6 +80,21 @@ def test_every_id_is_found_and_no_other(tmp_path: Path, n: int, name: str, end_m
     assert set(times_ms.tolist()) == {-1}
 
 
+@pytest.mark.parametrize("every", [1, 3, 40, 700])
+def test_few_and_many_ids_are_found_from_disk_and_page_cache(tmp_path: Path, every: int) -> None:
+    held = entries_of(20_000)
+    view = without_rocksdb(view_of(tmp_path, held))
+    index = np.arange(0, len(held), every)
+    asked = Entries(held.keys.take(index), held.hashes[index], held.times_ms[index])
+    with open(file_of(tmp_path), "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    for _ in ("from the disk", "from the page cache"):
+        times_ms, blocks_read = find(view, asked.keys, asked.hashes, sst_bytes=1)
+        assert times_ms.tolist() == asked.times_ms.tolist()
+        assert blocks_read == len(np.unique(numbers_of(view, asked)))
+
+
 def test_all_entries_or_a_range_of_blocks_can_be_read(tmp_path: Path) -> None:
     held = entries_of(200_000)
     view = without_rocksdb(view_of(tmp_path, held))
@@ -159,6 +174,19 @@ def test_a_table_block_in_another_place_is_damage(tmp_path: Path, how: str, by: 
         decode_all(read, HASH_KEY)
     with pytest.raises((ValueError, RocksError)), rocks_errors():
         decode_range(read, HASH_KEY, int(numbers[here[0]]), int(numbers[here[-1]]))
+
+
+def test_damage_to_any_byte_of_footer_or_metaindex_is_detected(tmp_path: Path) -> None:
+    view_of(tmp_path, entries_of(300))
+    file = file_of(tmp_path)
+    whole = file.read_bytes()
+    metaindex_bytes = int.from_bytes(whole[-40:-36], "little") + 5
+    for at in range(len(whole) - 53 - metaindex_bytes, len(whole)):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises((ValueError, OSError)):
+            Table.open(file)
+    file.write_bytes(whole)
+    Table.open(file).file.close()
 
 
 @pytest.mark.parametrize("by", ["table", "rocksdb"])

@@ -35,6 +35,12 @@ def test_watermarks_follow_their_two_formulas() -> None:
     assert (clocks.late_watermark_ms, clocks.gc_watermark_ms) == (313, 213)
 
 
+def test_an_older_time_moves_no_clock_back() -> None:
+    clocks = advance(Clocks(), replace(EVENT, lateness_ms=50), 10_000, p=500)
+    clocks = advance(clocks, replace(EVENT, lateness_ms=50), 10_000, p=460)
+    assert clocks.sources["p"].time_ms == clocks.newest_ms == clocks.low_watermark_ms == 500
+
+
 def test_a_new_partition_that_is_behind_does_not_pull_the_watermark_back() -> None:
     policy = replace(EVENT, lateness_ms=100)
     clocks = advance(Clocks(), policy, 10_000, p=500)
@@ -57,6 +63,16 @@ def test_a_window_does_not_see_heartbeats() -> None:
     clocks = Clocks().advance(beat, now_ms=10_000, run_id="run", policy=WINDOW)
     assert window(clocks) == (0, 40)
     assert (clocks.low_watermark_ms, clocks.newest_ms) == (500, 600)
+
+
+def test_a_window_that_is_added_later_starts_from_the_current_watermark() -> None:
+    clocks = advance(Clocks(), EVENT, 10_000, p=100)
+    assert clocks.window_watermarks_ms is None
+    assert window(clocks) == (90, 90)
+    clocks = advance(clocks, WINDOW, 10_000, p=110)
+    assert window(clocks) == (90, 100)
+    clocks = advance(clocks, EVENT, 10_000, p=120)
+    assert window(clocks) == (110, 110)
 
 
 def test_the_watermark_of_a_window_does_not_fall_while_the_option_is_not_set() -> None:

@@ -63,6 +63,25 @@ def test_an_id_that_the_tail_settles_probes_no_filter() -> None:
     assert filter_counts(matches) == (1, 0, 0)
 
 
+def test_all_entries_round_a_range_are_found() -> None:
+    driver = driven([Rec(b"x", t) for t in (0, 61, 122, 183)])
+    assert pairs(ask(driver, (b"x", 0, 300))) == [(0, 0), (0, 61), (0, 122), (0, 183)]
+    # One entry that settles every record is enough: the newest bucket is asked first.
+    assert pairs(ask(driver, (b"x", 130, 140))) == [(0, 183)]
+    lookups = driver.store.lookups
+    assert pairs(ask(driver, (b"x", 62, 62))) == [(0, 122)]
+    assert driver.store.lookups == lookups + 1
+
+
+def test_only_buckets_within_the_horizon_are_probed() -> None:
+    driver = driven([Rec(b"x", t) for t in (0, 61, 122, 183)])
+    # With its last millisecond [180, 190) reaches to 249, and [0, 10) with its first to -60.
+    assert ask(driver, (b"x", 249, 249)).counts["filter_true_positive"] == 1
+    assert ask(driver, (b"x", 250, 250)).counts["filter_negative"] == 1
+    assert ask(driver, (b"x", -60, -60)).counts["filter_true_positive"] == 1
+    assert ask(driver, (b"x", -61, -61)).counts["filter_negative"] == 1
+
+
 def test_stable_times_probe_one_bucket_and_flagged_ones() -> None:
     driver = driven([Rec(b"x", 100), Rec(b"y", 140)], stable_timestamps=True)
     assert pairs(ask(driver, (b"x", 109, 109))) == [(0, 100)]
@@ -76,6 +95,24 @@ def test_stable_times_probe_one_bucket_and_flagged_ones() -> None:
     driver.state = replace(driver.state, manifest=manifest)
     assert pairs(ask(driver, (b"x", 130, 130))) == [(0, 100)]
     assert pairs(ask(driver, (b"y", 150, 150))) == []
+
+
+class AlwaysMaybe(MemoryStore):
+    """Filters that say yes to everything."""
+
+    def write_segment(self, *args: object, **kwargs: object):  # type: ignore[no-untyped-def]
+        ref, made = super().write_segment(*args, **kwargs)  # type: ignore[arg-type]
+        made.bits[:] = 0xFFFFFFFF
+        return ref, made
+
+
+def test_filters_only_save_reads() -> None:
+    driver = drive(state_budget_bytes=0, lateness_ms=500)
+    driver.store = AlwaysMaybe()
+    driver.feed([Rec(b"x", 100), Rec(b"z", 150)])
+    matches = ask(driver, (b"x", 100, 100), (b"y", 100, 100))
+    assert pairs(matches) == [(0, 100)]
+    assert filter_counts(matches) == (0, 1, 1)
 
 
 class Counting(MemoryStore):

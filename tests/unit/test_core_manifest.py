@@ -37,6 +37,11 @@ def test_buckets_are_in_order_of_time(manifest: Manifest) -> None:
     assert manifest.buckets[0].ids == 4
 
 
+def test_buckets_of_two_grids_are_kept_apart(manifest: Manifest) -> None:
+    other = grown(manifest, ref("w", 0, 20))
+    assert [b.range for b in other.buckets] == [(0, 10), (0, 20), (10, 20), (20, 30)]
+
+
 def merge_first(manifest: Manifest) -> Manifest:
     """The manifest with the segments of its first bucket merged into one, m."""
     bucket = manifest.buckets[0].beginning(manifest.buckets[0].runs, 1)

@@ -216,6 +216,19 @@ def test_a_bucket_that_stragglers_feed_does_not_delay_the_others() -> None:
     assert max(depths[1:]) == 1
 
 
+def test_a_change_of_grid_merges_step_by_step() -> None:
+    driver = growing()
+    feed_all(driver, range(13))
+    driver.retune(bucket_ms=500)
+    worst = 0
+    for n in range(100, 140):
+        feed(driver, n, 200)
+        worst = max(worst, driver.count("ids_written") - 20)
+    assert worst <= 4 * 64
+    old = next(b for b in driver.state.manifest.buckets if b.range == (0, 1_000))
+    assert len(old.runs) == 1
+
+
 class LongIds(MemoryStore):
     """Of which every ID takes a MiB."""
 
@@ -313,6 +326,17 @@ def test_a_deep_bucket_does_not_wait_for_the_shards_turn() -> None:
         assert bucket.depth < DEEP
         off_turn += bool(driver.count("segments_merged") and (driver.batch - 1) % MERGE_STRIDE)
     assert off_turn > 3
+
+
+def test_a_bucket_that_expires_during_a_merge_expires_whole() -> None:
+    driver, numbers = growing(), count()
+    while not any(merge.output for merge in merges_of(driver)):
+        feed(driver, next(numbers))
+    before = {s.name for s in driver.state.manifest.segments()}
+    driver.feed([Rec(b"far", 50_000)], now_ms=60_000)
+    driver.feed([], now_ms=60_001)
+    assert {s.name for s in driver.state.manifest.segments()}.isdisjoint(before)
+    assert before <= {e.name for e in driver.state.manifest.expired} | set(driver.store.deleted)
 
 
 def under_way() -> Driver:

@@ -10,7 +10,7 @@ from dedup.core.manifest import Bucket, Expired, Manifest
 from dedup.core.policy import FPR_MARGIN, GROWTH, MAX_OPEN_SEGMENTS
 from dedup.core.sizing import blocks_for
 from dedup.core.upkeep import MAX_DELETES, MAX_EXPIRED_NAMES, MERGE_STRIDE
-from tests.support.shard_driver import STABLE_OR_NOT, Driver, Rec, drive
+from tests.support.shard_driver import STABLE_OR_NOT, Driver, Rec, X, Y, drive
 
 
 def fill(driver: Driver, batches: int, *, step_ms: int = 0, ids: int = 1, start_ms: int = 0) -> int:
@@ -230,3 +230,16 @@ def test_many_expired_segments_leave_the_row_and_are_deleted_in_time() -> None:
         assert driver.count("segments_deleted") <= 2 * MAX_DELETES
     assert driver.state.manifest.pending_lists == ()
     assert not any(name in driver.store.segments for name in held)
+
+
+@pytest.mark.parametrize("new_bucket_ms", [1, 7, 40])
+def test_the_tail_is_sealed_under_the_grid_that_it_was_filled_under(new_bucket_ms: int) -> None:
+    driver = drive(horizon_ms=10, bucket_ms=5, lateness_ms=200)
+    driver.feed([Rec(X, t) for t in (0, 11, 22)])
+    assert len(driver.state.tail) == 3
+    # In one bucket of the new grid x would occur twice.
+    driver.retune(horizon_ms=40, bucket_ms=new_bucket_ms)
+    driver.feed([Rec(Y, 23)])
+    assert [b.range for b in driver.state.manifest.buckets] == [(0, 5), (10, 15), (20, 25)]
+    assert list(driver.state.tail.keys) == [Y]
+    assert driver.named([Rec(X, 62), Rec(X, 63)]) == ["DUPLICATE", "UNIQUE"]

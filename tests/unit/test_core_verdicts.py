@@ -10,6 +10,7 @@ from dedup.core.policy import Policy
 from dedup.errors import ClockError
 from tests.support.shard_driver import (
     IN_2099_MS,
+    MAX_FUTURE_MS,
     PROCESSING,
     SEALED_OR_NOT,
     STABLE_OR_NOT,
@@ -93,6 +94,15 @@ def test_a_row_of_2099_does_not_make_a_backfill_late(budget: int, stable: bool, 
     )
     assert driver.named([Rec(X, IN_2099_MS)], now_ms + 60) == ["DUPLICATE"]
     assert driver.named([Rec(X, IN_2099_MS)], now_ms + 61) == ["UNIQUE"]
+
+
+@SEALED_OR_NOT
+def test_a_stable_time_is_in_the_future_once_the_clock_was_set_back(budget: int) -> None:
+    driver = drive(stable_timestamps=True, horizon_ms=200, lateness_ms=200,
+                   state_budget_bytes=budget)  # fmt: skip
+    assert driver.named([Rec(X, 1_000)], 1_000 - MAX_FUTURE_MS) == ["UNIQUE"]
+    # Now taken as of 900; its first copy is remembered in the bucket of 1000.
+    assert driver.named([Rec(X, 1_000)], 900) == ["DUPLICATE"]
 
 
 @SEALED_OR_NOT

@@ -79,6 +79,18 @@ def test_a_written_segment_is_found_and_read_back(open_store: OpenStore, case: s
     assert knows(reader, seg, made)
 
 
+@pytest.mark.parametrize("asked", [1, 50, 4000])
+def test_lookups_mix_hits_and_misses_in_any_order(open_store: OpenStore, asked: int) -> None:
+    made, strange = varied(20_000), fixed(asked, prefix="other")
+    rng = np.random.default_rng(5)
+    chosen = rng.permutation(20_000)[:asked].astype(np.int64)
+    order = rng.permutation(2 * asked).astype(np.int64)
+    keys = Keys.concat([made.keys.take(chosen), strange.keys]).take(order)
+    expected = np.concatenate([made.times_ms[chosen], np.full(asked, ABSENT_MS)])[order]
+    seg = write(open_store(), made)
+    assert open_store().lookup(seg, keys, hashes_of(keys)).tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 def test_pieces_are_written_as_one_segment(open_store: OpenStore, parts: int) -> None:
     """More blocks than are merged at a time, of pieces that interleave; one is empty."""

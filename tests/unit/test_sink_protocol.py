@@ -192,6 +192,17 @@ def test_nothing_is_committed_if_everything_is_published() -> None:
     assert memory.asked == ["own [-1, 0, 1, 2]"]
 
 
+def test_a_published_slice_that_no_longer_exists_is_refused() -> None:
+    memory = Memory()
+    memory.put(BEFORE, 1, "b")
+    with pytest.raises(
+        SinkError, match=r"slice 1 by there, 1 rows\. Now it is divided into 1 sl"
+    ) as e:
+        publish(memory, [staged(0, "abc")])
+    assert e.value.remedy == "sink-differs"
+    assert not memory.transactions()
+
+
 def test_an_empty_slice_may_be_missing_in_another_division() -> None:
     memory = Memory()
     memory.put(BEFORE, 1, "")
