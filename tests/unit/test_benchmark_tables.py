@@ -24,7 +24,7 @@ def test_every_table_is_on_a_page() -> None:
 
 @pytest.mark.parametrize(
     ("page", "figure", "invented"),
-    [(PAGES[0], "| 1978 |", "| 1 |"), (PAGES[1], "| 16.2 / 13.9 / 40.7 |", "| 1.0 / 13.9 / 40.7 |")],
+    [(PAGES[0], "| 1978 |", "| 1 |"), (PAGES[1], "| 16.2 / 13.9 /", "| 1.0 / 13.9 /")],
 )
 def test_a_figure_that_differs_from_the_results_is_replaced(
     page: Path, figure: str, invented: str
