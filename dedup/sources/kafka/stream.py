@@ -7,13 +7,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup.errors import ConfigError, DedupWarning
 from dedup.sources.kafka.client_options import ClientSettings, client_settings
 from dedup.sources.kafka.cluster import Cluster
+from dedup.sources.kafka.connector import has_connector
 from dedup.sources.kafka.decoder import CAUSE
 from dedup.sources.kafka.listeners import TopicGuard
 from dedup.sources.kafka.poison import OnError, Quarantine, counted, quarantined, refused
@@ -165,6 +165,11 @@ def kafka_records(
     where = None if checkpoint is None else Checkpoint(os.fspath(checkpoint))
     begin = _begin(spark, settings, listed, pattern, start, where, stream=stream)
     what = {"subscribe": ",".join(listed)} if pattern is None else {"subscribePattern": pattern}
+    if not has_connector(spark):
+        raise ConfigError(
+            "This session lacks Spark's Kafka connector. Start it with the option spark.jars, "
+            "kafka_jars() of dedup.sources.kafka, or call its add_kafka_connector(spark)."
+        )
     reader = spark.readStream if stream else spark.read
     reader = reader.format("kafka").options(
         **{
@@ -179,15 +184,7 @@ def kafka_records(
             "failOnDataLoss": "true",
         }
     )
-    try:
-        records = reader.load()
-    except AnalysisException as error:
-        if "Kafka Integration Guide" not in str(error):
-            raise
-        raise ConfigError(
-            "This session lacks Spark's Kafka connector. Start it with the option spark.jars, "
-            "kafka_jars() of dedup.sources.kafka, or call its add_kafka_connector(spark)."
-        ) from None
+    records = reader.load()
     if tombstones == "drop":
         records = records.where(F.col("value").isNotNull())
     if parse is not None:
