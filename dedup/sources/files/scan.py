@@ -30,6 +30,8 @@ from dedup.spark.plan import Plan
 
 #: Number of characters of a bad record that an error shows.
 _SHOWN_CHARS = 200
+_BAD = pa.schema([("file", pa.string()), ("line", pa.int64()), ("reason", pa.string()),
+                  ("record", pa.string())])  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,18 +93,16 @@ class Scan:
         for split, _ in _each(splits):
             path = _path(split)
             for located in self._located(path, split):
-                lines, records = zip(*located.bad, strict=True) if located.bad else ((), ())
-                yield pa.RecordBatch.from_pydict(
+                rows = [
                     {
-                        "file": [str(path)] * len(lines),
-                        "line": pa.array(lines, pa.int64()),
-                        "reason": pa.array([record.reason for record in records], pa.string()),
-                        "record": pa.array(
-                            [record.text.decode(errors="replace") for record in records],
-                            pa.string(),
-                        ),
+                        "file": str(path),
+                        "line": line,
+                        "reason": record.reason,
+                        "record": record.text.decode(errors="replace"),
                     }
-                )
+                    for line, record in located.bad
+                ]
+                yield pa.RecordBatch.from_pylist(rows, _BAD)
 
     def _rows(self, split: dict[str, Any], bad: Counter[str]) -> Iterator[list[pa.Array]]:
         faults.point("scan.begin")

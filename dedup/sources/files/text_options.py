@@ -161,9 +161,11 @@ def _spelling(settings: Mapping[str, str], time_zone: str) -> Spelling:
     )
 
 
-def _csv_form(settings: Mapping[str, str]) -> CsvForm:
+def csv_options(read_options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of `CsvFormat` that say how files are divided into values."""
+    settings = folded(read_options)
     quote = settings.get("quote", '"')
-    return CsvForm(
+    form = CsvForm(
         separator=_separator(settings),
         quote=quote,
         escape=settings.get("escape", quote),
@@ -174,26 +176,11 @@ def _csv_form(settings: Mapping[str, str]) -> CsvForm:
         trims_left=is_true(settings, "ignoreleadingwhitespace"),
         trims_right=is_true(settings, "ignoretrailingwhitespace"),
     )
-
-
-def csv_options(read_options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of `CsvFormat` that say how files are divided into values."""
-    settings = folded(read_options)
     return {
-        "form": _csv_form(settings),
+        "form": form,
         "encoding": _encoding(settings),
         "has_header": settings.get("header", "true").lower() == "true",
         "ignores_header": is_true(settings, "enforceschema"),
-    }
-
-
-def json_options(read_options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of `JsonFormat` that say how files are divided into records."""
-    settings = folded(read_options)
-    return {
-        "encoding": _encoding(settings),
-        "line_end": settings.get("linesep", "").encode(),
-        "is_whole": is_true(settings, "multiline"),
     }
 
 
@@ -242,12 +229,19 @@ def text_format(
     `folders` are the names of such columns in lower case. `time_zone` is the session's time zone.
     Raises ConfigError for a type or pattern that text cannot have.
     """
-    spelling = _spelling(folded(options), time_zone)
+    settings = folded(options)
+    spelling = _spelling(settings, time_zone)
     in_files = [field for field in columns.fields if field.name.lower() not in folders]
     schema = pa.schema([*_columns(in_files, file_format, spelling)])
     if file_format == "csv":
         return CsvFormat(columns=schema, spelling=spelling, **csv_options(options))
-    return JsonFormat(columns=schema, spelling=spelling, **json_options(options))
+    return JsonFormat(
+        columns=schema,
+        spelling=spelling,
+        encoding=_encoding(settings),
+        line_end=settings.get("linesep", "").encode(),
+        is_whole=is_true(settings, "multiline"),
+    )
 
 
 def _columns(
