@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from dedup.core.arrays import I64
 from dedup.sources.files import text_columns
-from dedup.sources.files.text_values import Number, Spelling, Unfit, from_json
+from dedup.sources.files.text_values import Number, Spelling, from_json
 
 #: Any number of at most 15 digits, without an exponent, comes back unchanged from a DOUBLE.
 DIGITS = 15
@@ -110,7 +110,7 @@ def converted(column: pa.Array, kind: pa.DataType, spelling: Spelling) -> tuple[
         values, rows = text_columns.converted(column, kind, exact, spelling)
         return values, np.array(rows, np.int64)
     if is_.is_binary(kind):
-        return _base64(column, kind, spelling)
+        return text_columns.one_by_one(column, kind, from_json(kind, spelling))
     return column, _NO_ROWS
 
 
@@ -161,18 +161,6 @@ def _decimals(column: pa.DoubleArray, kind: pa.Decimal128Type) -> tuple[pa.Array
     if column.null_count:
         decimals = pc.if_else(column.is_valid(), decimals, pa.scalar(None, kind))
     return decimals, np.flatnonzero(~is_good)
-
-
-def _base64(column: pa.StringArray, kind: pa.DataType, spelling: Spelling) -> tuple[pa.Array, I64]:
-    exact = from_json(kind, spelling)
-    values, odd = [], []
-    for row, text in enumerate(column.to_pylist()):
-        try:
-            values.append(exact(text))
-        except Unfit:
-            values.append(None)
-            odd.append(row)
-    return pa.array(values, kind), np.array(odd, np.int64)
 
 
 def long_numbers(names: set[str]) -> list[str]:

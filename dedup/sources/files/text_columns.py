@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup.core.arrays import BOOL
+from dedup.core.arrays import BOOL, I64
 from dedup.sources.files.text_values import FromText, Spelling, Unfit
 
 #: The plain spelling of days. In these years no offset leads to a year that Python lacks.
@@ -40,15 +40,20 @@ def converted(
     left = np.flatnonzero(~is_done)
     if not len(left):
         return values, []
-    results: list[Any] = []
-    unfit = []
-    for row, text in zip(left.tolist(), texts.take(pa.array(left)).to_pylist(), strict=True):
+    results, unfit = one_by_one(texts.take(pa.array(left)), kind, exact)
+    return pc.replace_with_mask(values, pa.array(~is_done), results), left[unfit].tolist()
+
+
+def one_by_one(texts: pa.StringArray, kind: pa.DataType, exact: FromText) -> tuple[pa.Array, I64]:
+    """Return the values of texts, and the rows whose texts do not fit, which become null."""
+    values, unfit = list[Any](), list[int]()
+    for row, text in enumerate(texts.to_pylist()):
         try:
-            results.append(exact(text))
+            values.append(exact(text))
         except Unfit:
-            results.append(None)
+            values.append(None)
             unfit.append(row)
-    return pc.replace_with_mask(values, pa.array(~is_done), pa.array(results, kind)), unfit
+    return pa.array(values, kind), np.array(unfit, np.int64)
 
 
 def _plain(texts: pa.StringArray, kind: pa.DataType, spelling: Spelling) -> tuple[pa.Array, BOOL]:
