@@ -951,7 +951,7 @@ MUTANTS = (
     _mutant(
         "the last record of a part of a file is lost",
         "sources/files/text_input.py",
-        "rows = reader.read(self._data[:end])",
+        "rows = read(self._data[:end], True)",
         "self._take(end)",
         "unit/test_csv_input.py",
     ),

@@ -21,7 +21,7 @@ from dedup.core.arrays import BOOL, I64
 from dedup.sources.files.csv_records import CsvForm, CsvScanner
 from dedup.sources.files.text_columns import converted
 from dedup.sources.files.text_input import is_utf8
-from dedup.sources.files.text_records import BadRecord, Rows, Unreadable, type_name
+from dedup.sources.files.text_records import BadRecord, Rows, Unreadable, no_rows, type_name
 from dedup.sources.files.text_values import Spelling, from_text
 
 RAGGED = "It has more or fewer columns than the header."
@@ -76,16 +76,7 @@ class CsvFormat:
     def is_divisible(self) -> bool:
         return is_utf8(self.encoding)
 
-    @property
-    def quote(self) -> bytes:
-        return self.form.quote.encode()
-
-    @property
-    def line_end(self) -> bytes:
-        return self.form.line_end.encode()
-
     def reader(self, begin: bytes, *, is_last: bool) -> tuple[CsvReader, int] | None:
-        """See `TextFormat`."""
         names, nbytes = self.columns.names, 0
         if self.has_header:
             parsed = header(begin, self.form, is_last=is_last)
@@ -121,7 +112,7 @@ def header(begin: bytes, form: CsvForm, *, is_last: bool) -> tuple[list[str], in
 
 
 class CsvReader:
-    """Reads CSV whose records have the values of `header`, in this order.
+    """Reads CSV whose records have the values of `header`, in this order. A `TextReader`.
 
     `columns` are in the header, in any order and case.
     """
@@ -130,6 +121,7 @@ class CsvReader:
         self, columns: pa.Schema, header: Sequence[str], form: CsvForm, spelling: Spelling
     ) -> None:
         self.columns, self.header, self._form = columns, header, form
+        self.quote, self.line_end = form.quote.encode(), form.line_end.encode()
         self._width = len(header)
         places = {name.lower(): place for place, name in enumerate(header)}
         self._places = [places[name.lower()] for name in columns.names]
@@ -140,8 +132,7 @@ class CsvReader:
         if form.is_plain:
             self._is_edge[list(f"{form.separator}\n\r{form.quote}".encode())] = True
 
-    def read(self, data: bytes, *, is_last: bool = True) -> Rows:
-        """Return the rows of all records that end in the data. See `TextReader`."""
+    def read(self, data: bytes, is_last: bool = True) -> Rows:
         if self._form.is_plain:
             parts = self._found(data, is_last=is_last, has_plain=True)
             try:
@@ -150,12 +141,11 @@ class CsvReader:
                 pass
         return self._rows(data, self._found(data, is_last=is_last, has_plain=False))
 
-    def whole(self, data: bytes) -> int:
-        """See `TextReader`."""
-        return self._found(data, is_last=False, has_plain=self._form.is_plain).end
+    def skip(self, data: bytes, is_last: bool = True) -> Rows:
+        found = self._found(data, is_last=is_last, has_plain=self._form.is_plain)
+        return no_rows(self.columns, found.end)
 
     def first_end(self, data: bytes, *, is_last: bool) -> int | None:
-        """See `TextReader`."""
         skipped = self._scanner.skip(data, 0, is_last=is_last) if data else 0
         if skipped or not data:
             return skipped or None
@@ -234,8 +224,7 @@ class CsvReader:
             return at
         ends_file = is_last and stop == len(data)
         end = stop if ends_file else 1 + data.rfind(b"\n", at, stop)
-        quote = self._form.quote.encode()
-        if quote and data.find(quote, at, stop) >= 0:
+        if self.quote and data.find(self.quote, at, stop) >= 0:
             end = self._end_of_quoted(data, at, stop, ends_file=ends_file)
         if end <= at:
             return at
@@ -252,7 +241,7 @@ class CsvReader:
 
     def _end_of_quoted(self, data: bytes, at: int, stop: int, *, ends_file: bool) -> int:
         text = np.frombuffer(data, np.uint8, stop - at, at)
-        quotes = np.flatnonzero(text == self._form.quote.encode()[0])
+        quotes = np.flatnonzero(text == self.quote[0])
         # A quote that opens a value is behind an edge, and one that closes a value is before one.
         opening, closing = quotes[::2], quotes[1::2]
         opens = self._is_edge[text[opening - 1]] | (opening == 0)
@@ -314,8 +303,8 @@ class CsvReader:
 
     def _records(self, plain: bytes) -> tuple[I64, I64, BOOL]:
         """Return where plain records begin and end, and which are ragged."""
-        text, quote = np.frombuffer(plain, np.uint8), self._form.quote.encode()
-        quotes = np.flatnonzero(text == quote[0]) if quote else np.empty(0, np.int64)
+        text = np.frombuffer(plain, np.uint8)
+        quotes = np.flatnonzero(text == self.quote[0]) if self.quote else np.empty(0, np.int64)
         padded = np.append(text, np.uint8(0))
         is_end = (text == _LINE_FEED) | ((text == _RETURN) & (padded[1:] != _LINE_FEED))
         ends, separators = (

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from dedup.sources.files.json_lines import Lines, first_line_end
 from dedup.sources.files.json_records import JsonRecords
 from dedup.sources.files.json_text import parsed
 from dedup.sources.files.text_input import is_utf8
-from dedup.sources.files.text_records import Rows
+from dedup.sources.files.text_records import Rows, no_rows
 from dedup.sources.files.text_values import Spelling, Unfit
 
 #: Number of lines that `JsonRecords` reads as fast as pyarrow begins to read.
@@ -43,6 +44,8 @@ _CHANGE = re.compile(
     "(string|number|boolean|array|object)"
 )
 _NO_INTEGER = re.compile(r"couldn't parse:(\S{1,100})$")
+#: Some lines, and their rows, one each.
+_Run: TypeAlias = tuple[I64, pa.RecordBatch]
 #: The characters with which values begin.
 _BEGINS = {"string": '"', "number": "-0-9", "boolean": "tf", "array": "[", "object": "{"}
 
@@ -57,30 +60,20 @@ class JsonFormat:
     line_end: bytes = b""
     #: Whether a file is one object, or one array of objects.
     is_whole: bool = False
-    quote: bytes = b""
 
     @property
     def is_divisible(self) -> bool:
         return not self.is_whole and is_utf8(self.encoding)
 
     def reader(self, begin: bytes, *, is_last: bool) -> tuple[JsonReader, int]:
-        """See `TextFormat`."""
         reader = JsonReader(
             self.columns, self.spelling, line_end=self.line_end, is_whole=self.is_whole
         )
         return reader, 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The rows of some lines, one each."""
-
-    lines: I64
-    rows: pa.RecordBatch
-
-
 class JsonReader:
-    """Reads JSON: an object, or an array of objects, in each line.
+    """Reads JSON: an object, or an array of objects, in each line. A `TextReader`.
 
     Lines end with LF, CR LF or CR, or only with `line_end`. With `is_whole` a file is one object,
     or one array of objects, over any number of lines. Raises TypeError for a column with a type
@@ -95,8 +88,8 @@ class JsonReader:
         line_end: bytes = b"",
         is_whole: bool = False,
     ) -> None:
-        self.columns = columns
-        self._spelling, self._line_end, self._is_whole = spelling, line_end, is_whole
+        self.columns, self.quote, self.line_end = columns, b"", line_end
+        self._spelling, self._is_whole = spelling, is_whole
         self._records = JsonRecords(columns, spelling)
         self._kind = pa.struct(list(columns))
         #: The type in which pyarrow reads an object, or None if it cannot read the columns.
@@ -114,26 +107,27 @@ class JsonReader:
         #: Number of lines to read one by one after pyarrow has rejected one. It doubles each time.
         self._patience = _FEW
 
-    def read(self, data: bytes, *, is_last: bool = True) -> Rows:
-        """Return the rows of all records that end in the data. See `TextReader`."""
-        if self._is_whole:
-            end = len(data) if is_last else 0
-            bounds = np.array([0] * (end > 0)), np.array([end] * (end > 0))
-            return self._joined(Lines(data, *bounds, end, False), [], np.arange(len(bounds[0])))
-        lines = Lines.of(data, self._line_end, is_last=is_last)
+    def read(self, data: bytes, is_last: bool = True) -> Rows:
+        lines = self._lines(data, is_last)
         if self._read_type is None:
             return self._joined(lines, [], np.arange(len(lines)))
         return self._joined(lines, *self._by_pyarrow(lines))
 
-    def whole(self, data: bytes) -> int:
-        """See `TextReader`."""
-        return 0 if self._is_whole else Lines.of(data, self._line_end, is_last=False).nbytes
+    def skip(self, data: bytes, is_last: bool = True) -> Rows:
+        return no_rows(self.columns, self._lines(data, is_last).nbytes)
+
+    def _lines(self, data: bytes, is_last: bool) -> Lines:
+        if not self._is_whole:
+            return Lines.of(data, self.line_end, is_last=is_last)
+        # The file is one line.
+        end = len(data) if is_last else 0
+        start = np.arange(min(end, 1))
+        return Lines(data, start, start + end, end, False)
 
     def first_end(self, data: bytes, *, is_last: bool) -> int | None:
-        """See `TextReader`."""
         if self._is_whole:
             return len(data) if is_last and data else None
-        return first_line_end(data, self._line_end, is_last=is_last)
+        return first_line_end(data, self.line_end, is_last=is_last)
 
     def _by_pyarrow(self, lines: Lines) -> tuple[list[_Run], I64]:
         """Return the rows that pyarrow reads, and the lines that must be read one by one."""
@@ -153,7 +147,7 @@ class JsonReader:
                 waiting += [own[cut:]] * (cut < len(own))
                 continue
             try:
-                run, odd = self._run(lines, own)
+                rows, odd = self._run(lines, own)
             except (pa.ArrowException, ValueError) as error:
                 reason = str(error)
                 row = _ROW.search(reason)
@@ -187,7 +181,7 @@ class JsonReader:
                     resumed = self._after(own[-1])
                     waiting.append(own)
             else:
-                fast.append(run)
+                fast.append((own, rows))
                 slow.append(own[odd])
                 if len(own) >= _PIECE:
                     self._patience = _FEW
@@ -206,11 +200,11 @@ class JsonReader:
                 return pattern
         return None
 
-    def _run(self, lines: Lines, own: I64) -> tuple[_Run, I64]:
+    def _run(self, lines: Lines, own: I64) -> tuple[pa.RecordBatch, I64]:
         """Read lines by pyarrow. Return the rows, and which of them may have other values."""
         batch = read_lines(lines, own, self._read_type)
         rows, odd = json_columns.converted(batch.to_struct_array(), self._kind, self._spelling)
-        return _Run(own, pa.RecordBatch.from_arrays(rows.flatten(), schema=self.columns)), odd
+        return pa.RecordBatch.from_arrays(rows.flatten(), schema=self.columns), odd
 
     def _learn(self, lines: Lines, own: I64) -> bool:
         """Read also the fields of these lines that no column has. Return whether any is new."""
@@ -232,18 +226,14 @@ class JsonReader:
         return int(line) + self._patience
 
     def _joined(self, lines: Lines, fast: list[_Run], slow: I64) -> Rows:
-        read = self._records.read(lines.texts(slow))
-        offsets = np.array(read.offsets, np.int64)
-        good = read.good
+        good, offsets, bad = self._records.read(lines.texts(slow))
         if fast:
-            own = np.concatenate([run.lines for run in fast])
-            batches = [run.rows for run in fast] + [good] * (len(good) > 0)
-            (good,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+            own = np.concatenate([run for run, _ in fast])
+            is_kept = np.append(~np.isin(own, slow), np.ones(len(good), np.bool_))
+            good = pa.concat_batches([*(rows for _, rows in fast), good])
             offsets = np.append(lines.starts[own], offsets)
             if len(slow):
-                kept = np.flatnonzero(
-                    np.append(~np.isin(own, slow), np.ones(len(read.offsets), np.bool_))
-                )
+                kept = np.flatnonzero(is_kept)
                 order = kept[np.argsort(offsets[kept], kind="stable")]
                 good, offsets = good.take(pa.array(order)), offsets[order]
 
@@ -251,7 +241,7 @@ class JsonReader:
             stops = lines.stops[np.searchsorted(lines.starts, offsets)]
             return list(zip(offsets.tolist(), stops.tolist(), strict=True))
 
-        return Rows(good, read.bad, lines.nbytes, spans)
+        return Rows(good, bad, lines.nbytes, spans)
 
 
 def read_lines(lines: Lines, own: I64, kind: pa.StructType) -> pa.RecordBatch:

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from dedup.core.arrays import I64
 from dedup.sources.files.json_text import BLANKS, deep_recursion, parsed
 from dedup.sources.files.text_records import BadRecord, type_name
 from dedup.sources.files.text_values import Lacks, Spelling, Unfit, structs
 
 _BLANKS = BLANKS.encode()
-
-
-@dataclass(frozen=True, slots=True)
-class JsonRows:
-    """The rows of some lines."""
-
-    good: pa.RecordBatch
-    #: The offset of the line of each row.
-    offsets: list[int]
-    bad: list[BadRecord]
 
 
 class JsonRecords:
@@ -36,10 +27,13 @@ class JsonRecords:
         self._types = {c.name: type_name(c.type) for c in columns}
         self._fields: Callable[[Any], dict[str, Any]] = structs(pa.struct(list(columns)), spelling)
 
-    def read(self, texts: Iterable[tuple[int, bytes]]) -> JsonRows:
-        """Return the rows of lines, given their offsets and texts. Lines of blanks have none.
+    def read(
+        self, texts: Iterable[tuple[int, bytes]]
+    ) -> tuple[pa.RecordBatch, I64, list[BadRecord]]:
+        """Return the rows of lines, the offsets of their lines, and the bad records.
 
-        If some elements of an array are bad, the array is a bad record, and the others are rows.
+        `texts` are the offsets and texts of the lines. Lines of blanks have no rows. If some
+        elements of an array are bad, the array is a bad record, and the others are rows.
         """
         values: list[list[Any]] = [[] for _ in self._columns]
         offsets, bad = [], []
@@ -63,7 +57,8 @@ class JsonRecords:
             if reason is not None:
                 bad.append(BadRecord(offset, text, reason))
         arrays = list(map(pa.array, values, self._columns.types))
-        return JsonRows(pa.RecordBatch.from_arrays(arrays, schema=self._columns), offsets, bad)
+        good = pa.RecordBatch.from_arrays(arrays, schema=self._columns)
+        return good, np.array(offsets, np.int64), bad
 
     def _row(self, record: Any) -> dict[str, Any]:
         if type(record) is not dict:

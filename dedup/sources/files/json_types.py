@@ -91,7 +91,7 @@ class _Records(JsonRecords):
 
     def _row(self, record: Any) -> dict[str, Any]:
         row = super()._row(record)
-        self.shape = _with(self.shape, record)
+        self.shape = merged(self.shape, _shape(record))
         return row
 
 
@@ -102,12 +102,11 @@ class JsonTypes(JsonReader):
         super().__init__(
             form.columns, form.spelling, line_end=form.line_end, is_whole=form.is_whole
         )
-        self.encoding, self.spelling, self.quote = form.encoding, form.spelling, form.quote
-        self.line_end, self.is_divisible = form.line_end, form.is_divisible
+        self.encoding, self.is_divisible = form.encoding, form.is_divisible
+        self.spelling = form.spelling
         self._records = self.records = _Records(form.columns, form.spelling)
 
     def reader(self, begin: bytes, *, is_last: bool) -> tuple[JsonReader, int]:
-        """See `TextFormat`."""
         return self, 0
 
     def _by_pyarrow(self, lines: Lines) -> tuple[list[Any], I64]:
@@ -144,7 +143,7 @@ class JsonTypes(JsonReader):
 
     def _bad(self, lines: Lines, own: I64) -> I64:
         """Read lines one by one, and return which of them are bad."""
-        bad = self.records.read(lines.texts(own)).bad
+        *_, bad = self.records.read(lines.texts(own))
         return np.searchsorted(lines.starts, [record.offset for record in bad])
 
 
@@ -173,23 +172,19 @@ def _exact_doubles(lines: Lines, own: I64, names: set[str]) -> I64:
     return own[exact]
 
 
-def _with(shape: Shape, value: Any, levels: int = _MAX_LEVELS) -> Shape:
-    """Return the shape of one more value of JSON. It is faster than `merged`."""
+def _shape(value: Any, levels: int = _MAX_LEVELS) -> Shape:
+    """Return the shape of one value of JSON."""
     kind = type(value)
-    if kind is dict and levels and (shape is None or type(shape) is dict):
-        fields: dict[str, Shape] = {} if shape is None else shape
-        for name, one in value.items():
-            fields[name] = _with(fields.get(name), one, levels - 1)
-        return fields if len(fields) <= _MAX_FIELDS else TEXT
-    if kind is list and levels and (shape is None or type(shape) is list):
-        inner = None if shape is None else shape[0]
+    if kind is dict and levels:
+        return {name: _shape(one, levels - 1) for name, one in value.items()}
+    if kind is list and levels:
+        inner: Shape = None
         for one in value:
-            inner = _with(inner, one, levels - 1)
+            inner = merged(inner, _shape(one, levels - 1))
         return [inner]
     if value is None:
-        return shape
-    more = _number(value) if kind is Number else _BOOLEAN if kind is bool else TEXT
-    return more if shape is None else shape & more if type(shape) is frozenset else TEXT
+        return None
+    return _number(value) if kind is Number else _BOOLEAN if kind is bool else TEXT
 
 
 def _number(text: str) -> frozenset[str]:

@@ -44,14 +44,6 @@ class TextFormat(Protocol):
     def is_divisible(self) -> bool:
         """Whether tasks may share a file that is not packed."""
 
-    @property
-    def quote(self) -> bytes:
-        """The quote within which a line end ends no record, or b"" if every line end ends one."""
-
-    @property
-    def line_end(self) -> bytes:
-        """The end of a line, or b"" for CR LF, LF and CR."""
-
     def reader(self, begin: bytes, *, is_last: bool) -> tuple[TextReader, int] | None:
         """Return the reader of a file, and the number of bytes of its header.
 
@@ -116,7 +108,7 @@ class TextInput:
             reader = self.begin()
             if begin > self._at:
                 self._go_to(begin, reader)
-            yield from self._rows(reader, stop)
+            yield from self._rows(reader, stop, reader.read)
         except Unreadable as error:
             offset, reason = error.args
             raise Unreadable(self._line(offset), reason) from None
@@ -140,35 +132,28 @@ class TextInput:
 
     def _go_to(self, begin: int, reader: TextReader) -> None:
         """Go to the first record that begins at this offset of the file, or behind it."""
-        if not self._format.quote:
+        if not reader.quote:
             # A line that begins here is behind a line end.
-            self._at = begin - max(1, len(self._format.line_end))
+            self._at = begin - max(1, len(reader.line_end))
             self._is_last = False
             self._stream.seek(self._at)
             self._data = b""
-        while self._at < begin:
-            self._more()
-            whole = reader.whole(self._data[: begin - self._at])
-            self._take(whole)
-            if self._at + len(self._data) >= begin > self._at:
-                end = reader.first_end(self._data, is_last=self._is_last)
-                if end is not None:
-                    self._take(end)
-                elif self._is_last or self._skip_long(reader) is not None:
-                    return
-            elif not whole:
-                self._skip_long(reader)
+        for _ in self._rows(reader, begin, reader.skip):
+            pass
 
-    def _rows(self, reader: TextReader, stop: int | None) -> Iterator[Located]:
+    def _rows(
+        self, reader: TextReader, stop: int | None, read: Callable[[bytes, bool], Rows]
+    ) -> Iterator[Located]:
+        """Yield what `read` returns for the records that begin before an offset of the file."""
         while stop is None or self._at < stop:
             part = self._data if stop is None else self._data[: stop - self._at]
             is_whole = len(part) == len(self._data)
-            rows = reader.read(part, is_last=self._is_last and is_whole)
+            rows = read(part, self._is_last and is_whole)
             if not is_whole and not rows.nbytes:
                 # This record begins in the part and ends behind it.
                 end = reader.first_end(self._data, is_last=self._is_last)
                 if end is not None:
-                    rows = reader.read(self._data[:end])
+                    rows = read(self._data[:end], True)
             if rows.nbytes:
                 yield self._located(rows)
                 self._take(rows.nbytes)
@@ -204,9 +189,9 @@ class TextInput:
         while True:
             end = reader.first_end(self._data, is_last=self._is_last)
             # The last bytes may be a part of a line end.
-            kept = max(1, len(self._format.line_end))
+            kept = max(1, len(reader.line_end))
             nbytes = max(0, len(self._data) - kept) if end is None else end
-            if self._format.quote and self._format.quote in self._data[:nbytes]:
+            if reader.quote and reader.quote in self._data[:nbytes]:
                 # Line ends within quotes end no record, and the quotes may be the fault.
                 reason = f"a record with quotes is longer than {MAX_RECORD_BYTES >> 20} MiB"
                 raise Unreadable(0, reason)

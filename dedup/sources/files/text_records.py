@@ -38,6 +38,10 @@ class Rows:
     spans: Callable[[], Sequence[tuple[int, int]]]
 
 
+def no_rows(columns: pa.Schema, nbytes: int) -> Rows:
+    return Rows(pa.RecordBatch.from_pylist([], columns), [], nbytes, list)
+
+
 class Unreadable(Exception):
     """A whole file cannot be read. The arguments are an offset in the data and the reason."""
 
@@ -46,16 +50,20 @@ class TextReader(Protocol):
     """Reads data of one format into rows with the same columns."""
 
     columns: pa.Schema
+    #: The quote within which a line end ends no record, or b"" if every line end ends one.
+    quote: bytes
+    #: The end of a line, or b"" for CR LF, LF and CR.
+    line_end: bytes
 
-    def read(self, data: bytes, *, is_last: bool = True) -> Rows:
+    def read(self, data: bytes, is_last: bool = True) -> Rows:
         """Return the rows of all records that end in the data, which is UTF-8.
 
         The data begins with a record. `is_last` says that the file ends with the data. Raises
         Unreadable.
         """
 
-    def whole(self, data: bytes) -> int:
-        """Return the number of bytes of all records that end in the data, without reading them."""
+    def skip(self, data: bytes, is_last: bool = True) -> Rows:
+        """Return what `read` returns, but without rows and bad records."""
 
     def first_end(self, data: bytes, *, is_last: bool) -> int | None:
         """Return where the first record of the data ends, or None if it does not end there.
