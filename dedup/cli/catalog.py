@@ -20,6 +20,7 @@ from dedup.cli.flags import (
     VacuumFlags,
     VerifyFlags,
 )
+from dedup.cli.printing import cell
 from dedup.cli.run.record import catalog_of
 from dedup.cli.session import reading_session
 from dedup.cli.terminal import wrapped
@@ -33,8 +34,12 @@ _LABEL = 20
 #: Number of newest IDs that a shard keeps in state before it writes a segment, with IDs of 29 bytes
 #: and the default `state_budget_bytes`.
 _NEWEST_IDS = 18_000
-#: Exit code for each answer of `explain`.
-_CODES = {"remembered": OK, "not remembered": NOT_FOUND, "cannot tell": CANNOT_TELL}
+#: Exit code and words for each answer of `explain`.
+_ANSWERS = {
+    "remembered": (OK, "remembered"),
+    "not remembered": (NOT_FOUND, "not remembered: it was never emitted, or it is forgotten"),
+    "cannot tell": (CANNOT_TELL, "cannot tell"),
+}
 #: Columns of the table of shards, and the fields that they show.
 _SHARD_COLUMNS = {
     "shard": "shard",
@@ -109,13 +114,15 @@ def adopt(flags: AdoptFlags) -> Done:
 def explain(flags: ExplainFlags) -> Done:
     root, snapshot = open_catalog(flags.root, flags.checkpoint)
     body = tools.explain(root, flags.id, snapshot, flags.query).to_json()
-    return Done(_CODES[body["status"]], body, sentences(body))
+    code, _ = _ANSWERS[body["status"]]
+    return Done(code, body, sentences(body))
 
 
 def sentences(body: dict[str, Any]) -> Iterator[str]:
     """Describe the result of `dedup.tools.explain` in sentences. The first is the answer."""
     name = ", ".join(f"{column}={text}" for column, text in body["id"].items())
-    yield f"{name}: {_answer(body)}"
+    _, answer = _ANSWERS[body["status"]]
+    yield f"{name}: {answer}"
     if not body["certain"] and body["seen"]:
         yield "  only the catalog was searched; --checkpoint DIR adds the newest micro-batches"
     elif not body["certain"]:
@@ -130,16 +137,6 @@ def sentences(body: dict[str, Any]) -> Iterator[str]:
     else:
         as_of = "as adopted" if body["as_of"] < 0 else f"as of micro-batch {body['as_of']}"
         yield f"  GC watermark {body['gc_watermark'] or 'not set yet'}, {as_of}"
-
-
-def _answer(body: dict[str, Any]) -> str:
-    if body["status"] == "remembered":
-        return "remembered"
-    if body["status"] == "not remembered":
-        return "not remembered: it was never emitted, or it is forgotten"
-    if body["certain"]:
-        return "unknown: the checkpoint holds no state of its shard"
-    return "not known from the catalog alone"
 
 
 def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[str]:
@@ -159,7 +156,7 @@ def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[s
             if line["loss_accepted"] and not note and line["standing"] != LOSS_ACCEPTED:
                 note = f" {LOSS_ACCEPTED}"
             values = (line["shard"], line["segment"], line["standing"] + note, line["ids"])
-            yield "\t".join(map(_text, (*values, line["start"], line["end"], size_bytes)))
+            yield "\t".join(map(cell, (*values, line["start"], line["end"], size_bytes)))
 
 
 def _verification_lines(body: dict[str, Any]) -> Iterator[str]:
@@ -211,16 +208,16 @@ def _query(query: dict[str, Any]) -> Iterator[str]:
         "as of": query["as_of"],
         "record ID": ", ".join(query["id"]) or "-",
         "timestamp": query["timestamp"] or "-",
-        "shards": _text(query["shards"]),
+        "shards": cell(query["shards"]),
     }
     for kind, files in sorted(query["files"].items()):
         lines[f"{kind} files"] = f"{files['files']:,}, {size(files['bytes'])}"
     for standing, count in sorted(query["segments"].items()):
-        lines[f"segments {standing}"] = _text(count)
+        lines[f"segments {standing}"] = cell(count)
     if query["missing"]:
-        lines["segments MISSING"] = _text(query["missing"])
+        lines["segments MISSING"] = cell(query["missing"])
     if query["accepted_losses"]:
-        lines["losses accepted"] = _text(query["accepted_losses"])
+        lines["losses accepted"] = cell(query["accepted_losses"])
     if shards:
         in_segments = sum(shard["segment_ids"] for shard in shards)
         in_state = [shard["tail_ids"] for shard in shards if shard["tail_ids"] is not None]
@@ -240,12 +237,8 @@ def _shards(shards: Sequence[dict[str, Any]]) -> Iterator[str]:
         del columns["batch"]  # the line "as of" shows it
     if all(shard["tail_ids"] is None for shard in shards):
         del columns["in state"]
-    rows = [list(columns), *([_text(s[field]) for field in columns.values()] for s in shards)]
+    rows = [list(columns), *([cell(s[field]) for field in columns.values()] for s in shards)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     gap = "  " if sum(widths) + 2 * len(widths) - 2 <= _WIDTH else " "
     for row in rows:
-        yield gap.join(f"{cell:>{wide}}" for cell, wide in zip(row, widths, strict=True))
-
-
-def _text(value: object) -> str:
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+        yield gap.join(f"{text:>{wide}}" for text, wide in zip(row, widths, strict=True))

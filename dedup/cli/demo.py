@@ -19,6 +19,7 @@ from dedup.cli.commands import Done
 from dedup.cli.failures import FAILED, INTERRUPTED, OK
 from dedup.cli.figures import Figures, table
 from dedup.cli.flags import DemoFlags
+from dedup.cli.printing import cell
 from dedup.cli.run.options import RunOptions
 from dedup.cli.run.progress import Reporter, reporting
 from dedup.cli.run.work import run
@@ -114,7 +115,10 @@ def _demo(folder: Path, flags: DemoFlags, reporter: Reporter, stop: StopRequest)
 
 def _first_checks(figures: Figures, truth: made.Truth) -> list[Check]:
     counts, levels = figures.counts, figures.levels
-    checks = [
+    rate = 1.0 if figures.fpr is None else figures.fpr
+    live, total = levels["live_ids"] or 0, truth.unique + truth.late
+    grown = ("segments_written", "segments_merged", "segments_expired", "filter_negative")
+    return [
         _equal("records in", counts["records_in"], truth.records_in),
         _equal("  unique", counts["unique"], truth.unique),
         _equal("  duplicate", counts["duplicate"], truth.duplicate),
@@ -122,16 +126,13 @@ def _first_checks(figures: Figures, truth: made.Truth) -> list[Check]:
         _equal("  null ID", counts["null_id"], truth.null_id),
         _equal("files read", figures.files, made.FILES),
         _equal("GC watermark", iso(levels["gc_watermark_ms"]), iso(truth.gc_watermark_ms)),
+        *(_positive(name.replace("_", " "), counts[name]) for name in grown),
+        _positive("catalog reads", figures.reads),
+        Check(
+            "false-positive rate", f"{rate:.2%}", f"at most {_FPR_LIMIT:.0%}", rate <= _FPR_LIMIT
+        ),
+        Check("live IDs", live, f"below {total:,}", 0 < live < total),
     ]
-    for name in ("segments_written", "segments_merged", "segments_expired", "filter_negative"):
-        checks.append(_positive(name.replace("_", " "), counts[name]))
-    checks.append(_positive("catalog reads", figures.reads))
-    rate = 1.0 if figures.fpr is None else figures.fpr
-    limit = f"at most {_FPR_LIMIT:.0%}"
-    checks.append(Check("false-positive rate", f"{rate:.2%}", limit, rate <= _FPR_LIMIT))
-    live, total = levels["live_ids"] or 0, truth.unique + truth.late
-    checks.append(Check("live IDs", live, f"below {total:,}", 0 < live < total))
-    return checks
 
 
 def _output_checks(options: RunOptions, stream: made.Stream, truth: made.Truth) -> list[Check]:
@@ -154,8 +155,7 @@ def _read(folder: Path) -> Any:
 
 
 def _equal(name: str, value: object, expected: object) -> Check:
-    text = f"{expected:,}" if isinstance(expected, int) else str(expected)
-    return Check(name, value, text, value == expected)
+    return Check(name, value, cell(expected), value == expected)
 
 
 def _positive(name: str, value: int) -> Check:
@@ -171,7 +171,6 @@ def check_table(checks: list[Check]) -> Table:
     rows.add_column("is", justify="right", no_wrap=True)
     rows.add_column("must be", justify="right", no_wrap=True)
     for check in checks:
-        value = f"{check.value:,}" if isinstance(check.value, int) else str(check.value)
         mark = "ok" if check.good else Text("WRONG", style="red")
-        rows.add_row(mark, check.name, value, check.expected)
+        rows.add_row(mark, check.name, cell(check.value), check.expected)
     return rows

@@ -9,6 +9,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from dedup.cli.printing import cell
 from dedup.cli.terminal import Terminal
 from dedup.core.metrics import RECORDS, VERDICTS, BatchMetrics
 from dedup.values.duration import counted, iso, size, span
@@ -131,7 +132,7 @@ def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = 
     rows.add_column(style="dim")
 
     def line(name: str, value: object, note: str = "") -> None:
-        rows.add_row(name, f"{value:,}" if isinstance(value, int) else str(value), note)
+        rows.add_row(name, cell(value), note)
 
     verdict = "=" if sum(n[name] for name in VERDICTS) == n["records_in"] else "DIFFERS FROM"
     # Only rarely used options give a fifth or sixth verdict.
@@ -161,12 +162,12 @@ def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = 
         line("not confirmed", n["filter_unconfirmed"], "dropped because a filter may hold the ID")
         line("  lost, as expected", f"{lost:,.1f}", "of these, by how full the filters are")
     rows.add_section()
-    line("live IDs", _known(at["live_ids"]))
+    line("live IDs", at["live_ids"])
     line("Spark state", size(at["state_bytes"]), f"filters {size(at['filter_state_bytes'])}")
     line("filter sidecars", size(at["sidecar_bytes"]))
-    line("segments", size(at["segment_bytes"]), f"{_known(at['segments'])} live")
+    line("segments", size(at["segment_bytes"]), f"{cell(at['segments'])} live")
     line("segments written", n["segments_written"], f"{n['segments_merged']:,} merged again")
-    pending = f"{_known(at['segments_pending'])} wait, merged ones too"
+    pending = f"{cell(at['segments_pending'])} wait, merged ones too"
     line("segments expired", n["segments_expired"], f"{n['segments_deleted']:,} deleted; {pending}")
     rows.add_section()
     line("GC watermark", iso(at["gc_watermark_ms"]) or "none yet", "older IDs are forgotten")
@@ -180,7 +181,3 @@ def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = 
     if Terminal().width < _WIDTH_OF_NOTES:
         rows.columns.pop()
     return rows
-
-
-def _known(count: int | None) -> str:
-    return "-" if count is None else f"{count:,}"

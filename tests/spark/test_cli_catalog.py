@@ -173,7 +173,7 @@ def the_command(root: str) -> None:
     """Without the checkpoint: what the catalog alone can tell."""
     done = CliRunner().invoke(app, ["explain", root, "never seen"])
     assert done.exit_code == CANNOT_TELL
-    assert "id=never seen: not known from the catalog alone\n" in done.stdout
+    assert "id=never seen: cannot tell\n" in done.stdout
     assert "which --checkpoint DIR reads" in done.stdout
     done = CliRunner().invoke(app, ["explain", root, "a", "b", "--json"])
     assert (done.exit_code, json.loads(done.stdout)["error"]) == (USAGE, "ConfigError")

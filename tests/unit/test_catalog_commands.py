@@ -111,7 +111,7 @@ def test_vacuum_refuses_a_wrong_age_before_it_reads_anything(tmp_path: Path) -> 
 
 
 def test_explain_reports_an_id_as_remembered_not_remembered_or_unknown(query: QueryDriver) -> None:
-    """Each answer has its own headline and status."""
+    """The headline says the status. If the answer is unknown, a line below it says why."""
     newest = next(name for name, _ in reversed(records(19))).decode()
     forgotten = replace(known(query), states={})
     for name, states, status, parsed in (
@@ -119,14 +119,15 @@ def test_explain_reports_an_id_as_remembered_not_remembered_or_unknown(query: Qu
         ("never seen", known(query), "not remembered", "not remembered: it was never emitted"),
         (in_a_segment(query), None, "remembered", "remembered"),
         # It is remembered, in Spark state.
-        (newest, None, "cannot tell", "not known from the catalog alone"),
-        (newest, forgotten, "cannot tell", "unknown: the checkpoint holds no state of its shard"),
+        (newest, None, "cannot tell", "cannot tell"),
+        (newest, forgotten, "cannot tell", "cannot tell"),
     ):
         found = explain(query.root, name, states)
         assert found == explain(query.root, [name], states)
         headline, *rest = sentences(found.to_json())
         assert headline.startswith(f"id={name}: {parsed}")
         assert any("--checkpoint DIR" in line for line in rest) == (states is None)
+        assert ("  nothing is known of this shard" in rest) == (states is forgotten)
         assert max(map(len, rest)) <= 80
         assert found.status == status
 
