@@ -28,12 +28,11 @@ def class_archive() -> Path | None:
 
 
 def use_option(archive: Path) -> str:
-    """Return the value of ``spark.driver.extraJavaOptions`` with which Java uses an archive."""
+    """Return the option of Java with which it uses an archive."""
     return f"{_quoted('-XX:SharedArchiveFile', archive)} -XX:+VerifySharedSpaces"
 
 
 def write_option(archive: Path) -> str:
-    """Return the value of ``spark.driver.extraJavaOptions`` with which Java writes an archive."""
     return _quoted("-XX:ArchiveClassesAtExit", archive)
 
 
@@ -52,7 +51,6 @@ def cache_folder() -> Path:
 
 
 def fingerprint() -> str:
-    """Return 16 hexadecimal digits that identify this Java and this Spark."""
     from pyspark.find_spark_home import _find_spark_home
 
     java = _java()

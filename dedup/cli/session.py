@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,6 @@ def spark_session(
     shards: int,
     log: Path,
     is_idle: bool = False,
-    more: Mapping[str, str] | None = None,
     archive_to: Path | None = None,
 ) -> Iterator[SparkSession]:
     """Start Spark, yield the session, and stop Spark.
@@ -48,9 +47,8 @@ def spark_session(
     `master` and `driver_memory` are in Spark's spelling. `shards` is the number of state
     partitions, but a query with a checkpoint keeps its own. Everything that Spark and its workers
     print goes to the file `log`. `is_idle` says that rows bypass the JVM, which then optimises its
-    code less: to optimise would cost a quarter of the CPU time of the first half minute. `more` has
-    further settings of Spark. At the end of the session Java writes its classes to the file
-    `archive_to` (see `class_archive`).
+    code less: to optimise would cost a quarter of the CPU time of the first half minute. At the end
+    of the session Java writes its classes to the file `archive_to` (see `class_archive`).
 
     Raises MissingExtraError if PySpark is not installed. Raises MachineError if Spark finds no Java
     that it can use, or the user has no name. If Spark does not start for another reason, raises
@@ -74,9 +72,7 @@ def spark_session(
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     _let_java_use(tempfile.gettempdir())
-    if not _locale_is_utf8():
-        # In another locale Java does not find files whose names are not ASCII.
-        os.environ["LC_ALL"] = "C.UTF-8"
+    _let_java_read_names()
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     # By default PySpark logs Java's whole stack for a bad record.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
@@ -90,7 +86,6 @@ def spark_session(
             "spark.sql.warehouse.dir": scratch,
             "spark.python.daemon.module": "dedup.spark.daemon",
             **stream_settings(shards),
-            **(more or {}),
         }
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
@@ -162,7 +157,6 @@ def memory_fault(error: Exception, log: Path) -> str | None:
 
 
 def _java_ended(error: Exception) -> bool:
-    """Return whether an error means that the Java process of Spark did not answer."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     if isinstance(error, Py4JJavaError):
@@ -219,6 +213,12 @@ def _let_java_use(folder: str) -> None:
         os.environ["JAVA_TOOL_OPTIONS"] = f"{option} {java_options}".strip()
 
 
+def _let_java_read_names() -> None:
+    """Give Java a locale in which it finds files whose names are not ASCII."""
+    if locale.getencoding() != "UTF-8":
+        os.environ["LC_ALL"] = "C.UTF-8"
+
+
 def _java_options(is_idle: bool, archive_to: Path | None) -> Iterator[str]:
     if is_idle:
         yield "-XX:TieredStopAtLevel=1"
@@ -237,18 +237,6 @@ def _end_java() -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait()
-
-
-def _locale_is_utf8() -> bool:
-    """Return whether the locale makes Java read file names as UTF-8."""
-    before = locale.setlocale(locale.LC_ALL)
-    try:
-        locale.setlocale(locale.LC_ALL, "")
-        return locale.nl_langinfo(locale.CODESET) == "UTF-8"
-    except locale.Error:
-        return False
-    finally:
-        locale.setlocale(locale.LC_ALL, before)
 
 
 @contextmanager

@@ -100,13 +100,17 @@ def test_a_worker_python_of_another_version_is_rejected_and_a_wrapper_accepted(
 
 
 @pytest.mark.parametrize(
-    ("given", "utf8"), [("C", False), ("xx_YY.UTF-8", False), ("", False), ("C.UTF-8", True)]
+    ("given", "for_java"),
+    [("C", "C.UTF-8"), ("xx_YY.UTF-8", "C.UTF-8"), ("", "C.UTF-8"), ("C.utf8", "C.utf8")],
 )
-def test_a_missing_locale_does_not_count_as_utf8(given: str, utf8: bool) -> None:
-    code = "from dedup.cli.session import _locale_is_utf8; print(_locale_is_utf8())"
+def test_java_gets_a_locale_of_utf8_if_there_is_none(given: str, for_java: str) -> None:
+    code = (
+        "import os; from dedup.cli.session import _let_java_read_names; _let_java_read_names(); "
+        "print(os.environ['LC_ALL'])"
+    )
     # PYTHONCOERCECLOCALE: Python would replace the C locale for itself and its children.
     unset = {"LC_ALL": given, "LC_CTYPE": "", "LANG": given, "PYTHONCOERCECLOCALE": "0"}
-    assert python("-c", code, env=unset).stdout == f"{utf8}\n"
+    assert python("-c", code, env=unset).stdout == f"{for_java}\n"
 
 
 def test_the_reported_last_line_of_a_log_is_not_a_stack_frame(tmp_path: Path) -> None:
