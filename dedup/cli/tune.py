@@ -19,10 +19,9 @@ from rich.text import Text
 from dedup import tools
 from dedup.cli.catalog import snapshot
 from dedup.cli.commands import Done
-from dedup.cli.failures import DAMAGE, FAILED, OK
+from dedup.cli.failures import DAMAGE, OK
 from dedup.cli.findings import findings_lines
 from dedup.cli.flags import TuneFlags, pairs
-from dedup.cli.printing import say
 from dedup.cli.run.input.bad_rows import explained
 from dedup.cli.run.input.event_time import timestamp_column
 from dedup.cli.run.input.files import file_order
@@ -53,18 +52,11 @@ _OPTIONAL = ("waste", "expect", "state", "budget", "room", "sidecar", "reads/s",
 def tune(flags: TuneFlags) -> Done:
     with _progress(quiet=flags.quiet) as tell:
         result = _measured(flags, tell)
-    code, body, lines = DAMAGE if result.false_negatives else OK, result.to_json(), _lines(result)
+    lines = _lines(result)
     if flags.html is not None:
-        try:
-            flags.html.write_text(result.page(), encoding="utf-8")
-            lines.append(f"report: {flags.html}")
-        except OSError as error:
-            # Print the measurement even if the HTML file cannot be written.
-            body["message"] = f"--html {flags.html} cannot be written: {error.strerror}."
-            say(f"error: {body['message']}", as_error=True)
-            if code == OK:
-                code, body["status"] = FAILED, "failed"
-    return Done(code, body, lines)
+        flags.html.write_text(result.page(), encoding="utf-8")
+        lines.append(f"report: {flags.html}")
+    return Done(DAMAGE if result.false_negatives else OK, result.to_json(), lines)
 
 
 def _measured(flags: TuneFlags, tell: Progress) -> Tuning:
@@ -194,13 +186,12 @@ def table(choice: Choice, *, running: bool, width: int = 100) -> Iterator[Text]:
 
     `running` says whether a query already runs with the first choice.
     """
-    names = [name for name, _, _ in report.COLUMNS]
-    omitted = []
-    while sum(wide + 1 for name, wide, _ in report.COLUMNS if name in names) + 1 > width:
-        omitted.append(next(name for name in _OPTIONAL if name in names))
-        names.remove(omitted[-1])
-        if not set(_OPTIONAL) & set(names):
+    omitted = list[str]()
+    for optional in _OPTIONAL:
+        if sum(wide + 1 for name, wide, _ in report.COLUMNS if name not in omitted) < width:
             break
+        omitted.append(optional)
+    names = [name for name, _, _ in report.COLUMNS if name not in omitted]
     head = " ".join(f"{name:>{wide}}" for name, wide, _ in report.COLUMNS if name in names)
     yield Text(f"  {head}", style="dim")
     for candidate in choice.candidates:
