@@ -138,15 +138,13 @@ class App(typer.Typer):
 
 
 def _runner(flags: type[Flags]) -> Callable[..., None]:
+    module, _, function = flags.work.partition(":")
+
     def run(**values: Any) -> None:
-        as_json = values["as_json"]
-
-        def work() -> Done:
-            module, _, function = flags.work.partition(":")
-            done: Done = getattr(import_module(module), function)(flags.of(values))
-            return done
-
-        finish(work, as_json=as_json)
+        finish(
+            lambda: getattr(import_module(module), function)(flags.of(values)),
+            as_json=values["as_json"],
+        )
 
     paragraphs = (getdoc(flags) or "").split("\n\n")  # rich keeps line breaks in a paragraph
     run.__doc__ = "\n\n".join(" ".join(text.split()) for text in paragraphs)

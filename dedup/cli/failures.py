@@ -49,7 +49,6 @@ class Failure:
 
 
 def explain(error: BaseException) -> Failure:
-    """Return what to report of an error from this package, from Spark, or from the system."""
     ours = cause(error)
     code = TEMPORARY if restart_helps(error) else _code_of(ours)
     if ours is not None:

@@ -90,7 +90,6 @@ def _in_use(logs: Sequence[QueryLog]) -> Iterator[QueryLog]:
 
 
 def _once(look: Look, *, as_json: bool) -> Done:
-    """Read the queries once, and return a result. Its exit code stands for the worst verdict."""
     watched, trouble = look()
     if as_json and trouble is not None:
         say(trouble, as_error=True)
