@@ -18,7 +18,7 @@ from dedup.cli.stop import stop_on_signals
 
 
 def run(flags: RunFlags) -> Done:
-    options, outcome = flags.options(), None
+    options, outcome = flags.options, None
     if flags.dry_run:
         plan = work.plan(options)
         return Done(OK, {"status": "dry run", "plan": plan}, plan_lines(plan))

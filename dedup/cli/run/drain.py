@@ -206,7 +206,6 @@ class Drain:
             self._check_late(batch_id)
 
     def _check_late(self, batch_id: int) -> None:
-        """Raise DataError before a micro-batch is published if too many of its records are late."""
         observed = observed_so_far(self.spark, self.job.options.checkpoint, "dedup")
         self.late[batch_id] = observed.get("late", 0), observed.get("records_in", 0)
         late, records = map(sum, zip(*self.late.values(), strict=True))
@@ -234,7 +233,6 @@ class Drain:
         )
 
     def _check_all_taken(self) -> None:
-        """Raise DataError if Spark did not find all files, unless the user has excluded some."""
         if any(name.lower() in _FILTERS for name, _ in self.job.options.read_options):
             return
         self.taken.refresh()

@@ -67,7 +67,6 @@ def _files_per_trigger(options: RunOptions, files: InputFiles, shards: int) -> i
 
 
 def _check_strictness(options: RunOptions, file_format: str) -> None:
-    """Raise ConfigError for options under which records would be lost without being counted."""
     if file_format in COLUMNAR:
         if options.bad_records != "error":
             raise ConfigError(

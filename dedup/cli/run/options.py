@@ -302,9 +302,14 @@ class RunOptions:
                 f"--master {self.master} is not a local one: `dedup run` works on one machine, "
                 "give local[N] or local[*]. On a cluster, use dedup_by_id in your own job."
             )
-        folders = {name: getattr(self, name) for name in ("catalog", "checkpoint", "duplicates")}
-        folders |= {"bad_records": self.aside, "log": self.log}
-        others = {flag(name): path for name, path in folders.items() if path is not None}
+        folders = {
+            "--catalog": self.catalog,
+            "--checkpoint": self.checkpoint,
+            "--duplicates": self.duplicates,
+            "--bad-records": self.aside,
+            "--log": self.log,
+        }
+        others = {name: path for name, path in folders.items() if path is not None}
         _check_folders(self.input, self.output, others)
 
 
@@ -344,14 +349,18 @@ class RunFlags(QuietFlags):
     work = "dedup.cli.run.command:run"
     example = "dedup run events --id order_id --horizon '7 days' --output unique"
 
-    given: Mapping[str, Any]
+    options: RunOptions
     dry_run: bool = switch("Check everything, print the plan, take no rows.", "--dry-run")
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
-        """Return flags from the values that typer read. Options of the run get their own dict."""
-        options = {name: values.pop(name) for name in OPTIONS}
-        return cls(given=options, **values)
+        given = {name: values.pop(name) for name in OPTIONS}
+        for name, value in given.items():
+            if OPTIONS[name].default == () or name == "id":
+                given[name] = tuple(value or ())
+        read = pairs(given["read_options"], "--read-option")
+        given["read_options"] = tuple(sorted(read.items()))
+        return cls(options=RunOptions.make(**given), **values)
 
     @classmethod
     def parameters(cls) -> Iterator[Parameter]:
@@ -365,14 +374,6 @@ class RunFlags(QuietFlags):
                 kind = str
             yield parameter(name, kind, each.metadata["shown"], default)
         yield from super().parameters()
-
-    def options(self) -> RunOptions:
-        read = sorted(pairs(self.given["read_options"], "--read-option").items())
-        values = {
-            name: tuple(value or ()) if OPTIONS[name].default == () or name == "id" else value
-            for name, value in self.given.items()
-        }
-        return RunOptions.make(**values | {"read_options": tuple(read)})
 
 
 def local_folder(option: str, value: str | Path) -> Path:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -20,7 +18,7 @@ from dedup.cli.run.input.bad_rows import BAD
 from dedup.cli.run.options import RunOptions
 from dedup.cli.terminal import Terminal
 from dedup.core.metrics import BatchMetrics
-from dedup.sources.files.file_log import FileLog
+from dedup.sources.files.file_log import FileLog, log_offset
 from dedup.spark.observations import from_progress, pack_name
 from dedup.tools.watch.listener import DedupListener
 from dedup.values.duration import span
@@ -86,7 +84,7 @@ class RunProgress:
     ) -> None:
         self.reporter = reporter
         self._emitted = emitted
-        self._log = FileLog(checkpoint)
+        self._checkpoint, self._log = checkpoint, FileLog(checkpoint)
         # A micro-batch that an earlier run began but did not commit counts for this run.
         self._before = self._log.count(self._log.committed())
         self._total = len(self._log.ahead(listed))
@@ -121,23 +119,15 @@ class RunProgress:
                 bad = 0 if observed is None else int(observed[BAD] or 0)
                 self._done[progress.batchId] = metrics, bad
             self._log.refresh()
-            done = self._log.count(_log_offset(query.lastProgress))
+            done = self._log.count(log_offset(self._checkpoint, max(self._done)))
             self._files = max(0, done - self._before)
         self.reporter.update(self.figures, max(self._total, self._files))
-
-
-def _log_offset(progress: Any) -> int:
-    try:
-        return int(json.loads(progress.sources[0].endOffset)["logOffset"])
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError):
-        return int(progress.batchId)
 
 
 @contextmanager
 def publish_metrics(
     spark: SparkSession, options: RunOptions, note: Callable[[str], None]
 ) -> Iterator[None]:
-    """Write the metrics log of the run's queries, and serve Prometheus if a port is given."""
     listener = DedupListener(
         lambda batch: None,
         log=options.log,

@@ -70,7 +70,6 @@ class Record:
     query_id: str | None = None
 
     def write(self, output: Path) -> None:
-        """Replace the file in one step."""
         body = {"format": _FORMAT} | {name: getattr(self, name) for name in self.__slots__}
         for part in ("options", "rules"):
             body[part] = {name: _shortened(name, v, output) for name, v in body[part].items()}
@@ -143,9 +142,6 @@ def check_unfinished(options: RunOptions, record: Record) -> None:
     """
     before = DEFAULTS | record.rules
     for name, value in options.rules().items():
-        if name == "new_columns" and name not in record.rules:
-            # Earlier releases recorded that new columns are left out. This is an error now.
-            continue
         if before[name] != value and not _is_moved_folder(before[name], value):
             check_finished(options, name, value, before[name], record)
 

@@ -141,30 +141,19 @@ def _queries(
     stretches = list(file_order(job.options).stretches(new, job.files_per_trigger))
     for listed in stretches or [()]:
         part = replace(job, files=replace(job.files, listed=listed))
-        with _warnings_as_notes(once):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", DedupWarning)
             query = transform(spark, part, columns, [*begun, *map(str, listed)])
+        for each in caught:
+            if issubclass(each.category, DedupWarning):
+                once(str(each.message))
+            else:
+                warnings.showwarning(each.message, each.category, each.filename, each.lineno)
         if job.files.file_format == "parquet" and job.options.parquet == "auto":
             for text in query.left_to_spark():
                 once(text)
         yield query
         begun = []
-
-
-@contextmanager
-def _warnings_as_notes(note: Note) -> Iterator[None]:
-    """Print the operator's warnings without the line of code that Python adds."""
-    plain = warnings.showwarning
-
-    def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
-        if issubclass(category, DedupWarning):
-            note(str(message))
-        else:
-            plain(message, category, *place, **more)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", DedupWarning)
-        warnings.showwarning = show
-        yield
 
 
 def _columns(
@@ -199,7 +188,6 @@ def _columns(
 def _inference(
     job: Job, taken: FileLog, spark: SparkSession | None, stop: StopRequest | None = None
 ) -> Iterator[Inference]:
-    """Yield an inference that has begun to read the new files."""
     time_zone = SESSION_TIME_ZONE if spark is None else checks.time_zone(spark)
     with closing(Inference(job, time_zone, stop)) as inference:
         inference.begin(taken.ahead(job.files.stamps))

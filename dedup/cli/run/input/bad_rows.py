@@ -103,7 +103,6 @@ def explained(error: Exception, job: Job, paths: Sequence[object], *, way: str =
 
 
 def _of_record(message: str, way: str) -> str:
-    """Add the flag to give to an error about a record."""
     if _OF_RECORD.fullmatch(message):
         return f"{message} {way[0].upper()}{way[1:]}, and run again."
     rejecting = _NULL_OPTION.search(message)

@@ -6,16 +6,15 @@ columns are the columns that Spark reads.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import TypeAlias
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
@@ -34,8 +33,12 @@ from dedup.storage.uri import literal
 
 #: Kinds of changes that matter, by format. Types do not matter in JSON, whose values are judged
 #: record by record, and in CSV, whose types are given.
-_KINDS = {"csv": ("added", "removed"), "json": ("added", "respelled")}
-_KINDS_COLUMNAR = ("added", "other")
+_KINDS = {
+    "csv": ("added", "removed"),
+    "json": ("added", "respelled"),
+    "parquet": ("added", "other"),
+    "orc": ("added", "other"),
+}
 #: Largest number of columns or files that a message names.
 _SHOWN = 3
 
@@ -134,7 +137,7 @@ class ColumnCheck:
         for path, columns, shape in inferred:
             # Only the reader of JSON distinguishes upper and lower case in names.
             every = changes(own, columns, exact=self._format == "json")
-            differ = tuple(c for c in every if c.kind in _KINDS.get(self._format, _KINDS_COLUMNAR))
+            differ = tuple(change for change in every if change.kind in _KINDS[self._format])
             if differ:
                 yield Mismatch(path, columns, differ, shape)
 
@@ -154,7 +157,7 @@ class ColumnCheck:
         inferred: dict[bytes, T.StructType] = {}
         reader = self._spark.read.format(self._format).options(**read_settings(self._job))
         with ThreadPoolExecutor(self._job.options.cores) as pool:
-            signatures = list(pool.map(self._signature, paths))
+            signatures = list(pool.map(schema_bytes, paths, repeat(self._format)))
         for path, signature in zip(paths, signatures, strict=True):
             if signature is None:
                 continue
@@ -165,13 +168,6 @@ class ColumnCheck:
                 except Exception:
                     raise unreadable(path, fault(path, self._format)) from None
             yield path, inferred[signature], None
-
-    def _signature(self, path: Path) -> bytes | None:
-        """Return bytes that are equal for files with the same columns, or None without columns."""
-        try:
-            return schema_bytes(path, self._format)
-        except (OSError, pa.ArrowException):
-            return os.fsencode(path)  # let Spark read the columns of this file
 
     def _header(self, own: T.StructType, path: Path) -> list[str] | None:
         """Return a CSV file's header, or None if it has the known columns or does not matter."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -162,11 +163,14 @@ def schema_bytes(path: Path, file_format: str) -> bytes | None:
     """Return bytes that are equal for files with the same columns, or None if there are no rows.
 
     Empty files have no rows. ORC files without columns, which old releases of Hive wrote, have no
-    rows either. Raises OSError or pyarrow.ArrowException if the footer cannot be read.
+    rows either. A file that pyarrow cannot read has other bytes than all others.
     """
-    if not path.stat().st_size:
-        return None
-    schema = _schema(path, file_format)
+    try:
+        if not path.stat().st_size:
+            return None
+        schema = _schema(path, file_format)
+    except (OSError, pa.ArrowException):
+        return os.fsencode(path)
     if file_format == "orc" and not schema.names:
         return None
     return bytes(schema.remove_metadata().serialize().to_pybytes())

@@ -40,7 +40,6 @@ class Stamp(NamedTuple):
 
     @property
     def mtime_ms(self) -> int:
-        """The modification time in milliseconds, as Spark's log holds it."""
         return self.mtime_ns // 1_000_000
 
 

@@ -98,7 +98,6 @@ class Inference:
         return isinstance(form, CsvFormat) and form.has_header and not form.ignores_header
 
     def header(self, path: Path) -> list[str]:
-        """Return what `header_of` returns."""
         return header_of(path, self._options)
 
     def shapes(self, paths: Sequence[Path], names: Sequence[str] = ()) -> list[Shape]:
@@ -114,7 +113,6 @@ class Inference:
         return [reduce(merged, (part.result() for part in each), None) for each in parts]
 
     def first_columns(self) -> T.StructType:
-        """Return columns that hold all values of all files."""
         paths, names = self._job.files.paths, self._first_names()
         return self.columns(self.shapes(paths, names or ()), names)
 
@@ -148,7 +146,6 @@ class Inference:
             )
 
     def _is_begun(self, path: Path) -> bool:
-        """Return whether a file is read in the background, and has not changed since."""
         return path in self._begun and self._begun[path][0] == Stamp.of(path)
 
     def _count(self, path: Path) -> int:

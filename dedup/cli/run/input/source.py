@@ -30,7 +30,7 @@ FILE, TIME = f"{HELPER_PREFIX}file", f"{HELPER_PREFIX}time"
 def read_schema(spark: SparkSession, job: Job, inference: Inference) -> T.StructType:
     """Return the columns of the input, including columns that folders name."""
     options, files = job.options, job.files
-    reader = spark.read.format(files.file_format).options(**_stream_options(job))
+    reader = spark.read.format(files.file_format).options(**read_settings(job))
     if options.schema is not None:
         try:
             reader = reader.schema(options.schema)
@@ -79,7 +79,7 @@ def plan_stream(
     """
     if job.files.file_format not in COLUMNAR:
         return read_rows(spark.readStream, schema, source)
-    reader = spark.readStream.format(job.files.file_format).options(**_stream_options(job))
+    reader = spark.readStream.format(job.files.file_format).options(**read_settings(job))
     return reader.schema(schema).load(job.files.place)
 
 
@@ -99,7 +99,6 @@ def read_files(spark: SparkSession, job: Job, schema: T.StructType) -> DataFrame
 
 
 def listed_files(spark: SparkSession, job: Job, schema: T.StructType) -> SourceFiles:
-    """Return how tasks read the files."""
     options, files = job.options, job.files
     by_spark, text = None, None
     if files.file_format not in COLUMNAR:
@@ -117,7 +116,7 @@ def listed_files(spark: SparkSession, job: Job, schema: T.StructType) -> SourceF
         by_spark = f"tasks cannot use --timestamp-format, because {fault}"
     return SourceFiles(
         place=files.place,
-        options=_stream_options(job),
+        options=read_settings(job),
         folders=files.partitions,
         paths=files.paths if files.file_format == "parquet" else (),
         by_spark=by_spark,
@@ -126,13 +125,10 @@ def listed_files(spark: SparkSession, job: Job, schema: T.StructType) -> SourceF
     )
 
 
-def _stream_options(job: Job) -> dict[str, str]:
-    return read_settings(job) | {"maxFilesPerTrigger": str(job.files_per_trigger)}
-
-
 def read_settings(job: Job) -> dict[str, str]:
     """Return the options of Spark's reader. Spark only lists files of text."""
     read_options = dict(job.options.read_options)
     if job.files.file_format not in COLUMNAR:
         read_options = listing_options(read_options)
-    return job.files.reader_options | read_options
+    of_stream = {"maxFilesPerTrigger": str(job.files_per_trigger)}
+    return job.files.reader_options | read_options | of_stream
