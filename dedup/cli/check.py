@@ -81,7 +81,7 @@ def check(flags: CheckFlags) -> Done:
 
 
 def _from_flags(flags: CheckFlags) -> Facts:
-    settings = {} if flags.properties is None else read_properties(flags.properties, "--properties")
+    settings = {} if flags.properties is None else read_properties(flags.properties)
     for name, value in pairs(flags.conf, "--conf").items():
         if not name.startswith("spark."):
             raise ConfigError(

@@ -319,8 +319,8 @@ def pairs(texts: Iterable[str] | None, flag: str) -> dict[str, str]:
     return settings
 
 
-def read_properties(where: str, flag: str) -> dict[str, str]:
-    """Return the settings in a properties file of Java, such as ``spark-defaults.conf``.
+def read_properties(where: str) -> dict[str, str]:
+    """Return the settings in the file of ``--properties``, such as ``spark-defaults.conf``.
 
     Raises ConfigError if the file cannot be read, or if a line is not a property. The error names
     only the number of the line, which may hold a secret.
@@ -330,13 +330,13 @@ def read_properties(where: str, flag: str) -> dict[str, str]:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise ConfigError(f"{flag} {where} cannot be read: {reason}.") from None
+        raise ConfigError(f"--properties {where} cannot be read: {reason}.") from None
     settings = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip()[0] in "#!":
             continue
         match = _PROPERTY.fullmatch(line)
         if match is None:
-            raise ConfigError(f"{flag} {where}, line {number}: it is not KEY VALUE.")
+            raise ConfigError(f"--properties {where}, line {number}: it is not KEY VALUE.")
         settings[match[1]] = match[2]
     return settings

@@ -22,7 +22,7 @@ _ROLES = {
 
 
 def inspect(flags: InspectSinkFlags) -> Done:
-    of_file = read_properties(flags.properties, "--properties") if flags.properties else {}
+    of_file = read_properties(flags.properties) if flags.properties else {}
     options = of_file | pairs(flags.options, "The option")
     if flags.checkpoint is not None:
         options["checkpointLocation"] = flags.checkpoint

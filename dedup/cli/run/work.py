@@ -167,19 +167,18 @@ def _columns(
         shown = is_published(begun, options, job.record)
         FilesAsRead(options.output).check_unfinished(taken, begun, is_published=shown)
         published = taken.unfinished() if shown else []
-    current = schema_of(spark, job, inference)
-    check_columns(options, current)
+    columns = schema_of(spark, job, inference)
     if file_format not in COLUMNAR and (fault := time_format_fault(options)) is not None:
         raise ConfigError(f"--timestamp-format cannot be used: {fault}.")
-    check = ColumnCheck(spark, job, current, inference, published=published)
+    check = ColumnCheck(spark, job, columns, inference, published=published)
     new = {path: stamps[path] for path in taken.ahead(stamps)}
     # With mergeSchema=false Spark does not see the columns of every file.
     is_partial = "mergeschema" in {name.lower() for name, _ in options.read_options}
     if job.record is None and file_format != "csv" and options.schema is None and not is_partial:
         # The columns come from all files, so no file needs a check.
-        check.settle(current, stamps)
-        return current, check
-    columns = check.agree(current, new, note)
+        check.settle(columns, stamps)
+    else:
+        columns = check.agree(columns, new, note)
     check_columns(options, columns)
     return columns, check
 

@@ -14,7 +14,6 @@ from dedup.errors import ConfigError, DataError
 from dedup.sources.files.file_log import FileLog
 
 NAME = "_dedup.files"
-_SHOWN_PATHS = 5
 
 
 class FilesAsRead:
@@ -97,10 +96,10 @@ class FilesAsRead:
         return as_read
 
 
-def some_of(paths: Sequence[object]) -> str:
-    """Return a text with the first paths and the number of further paths."""
-    more = f" and {len(paths) - _SHOWN_PATHS:,} more" if len(paths) > _SHOWN_PATHS else ""
-    return ", ".join(map(str, paths[:_SHOWN_PATHS])) + more
+def some_of(items: Sequence[object], most: int = 5) -> str:
+    """Return a text with the first items and the number of further items."""
+    more = f" and {len(items) - most:,} more" if len(items) > most else ""
+    return ", ".join(map(str, items[:most])) + more
 
 
 def warning(changed: list[str]) -> str:

@@ -18,6 +18,7 @@ from typing import TypeAlias
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
+from dedup.cli.run.input.as_read import some_of
 from dedup.cli.run.input.columns import Change, changes, fault, joined, schema_bytes, type_text
 from dedup.cli.run.input.files import Stamp
 from dedup.cli.run.input.inference import Inference
@@ -270,9 +271,10 @@ def _listed(mismatches: Sequence[Mismatch]) -> str:
 
 
 def _named(every: Sequence[Change]) -> str:
-    examples = ", ".join(
-        f"{c.column!r} ({type_text(c.now)})" if c.now is not None else repr(c.column)
-        for c in every[:_SHOWN]
-    )
-    more = len(every) - _SHOWN
-    return f"{examples} and {more:,} more" if more > 0 else examples
+    columns = [
+        repr(change.column)
+        if change.now is None
+        else f"{change.column!r} ({type_text(change.now)})"
+        for change in every
+    ]
+    return some_of(columns, _SHOWN)
