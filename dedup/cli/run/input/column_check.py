@@ -10,7 +10,6 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import TypeAlias
@@ -145,11 +144,7 @@ class ColumnCheck:
     def _text(self, own: T.StructType, paths: Sequence[Path]) -> Iterator[_Found]:
         names: dict[Path, list[str] | None] = dict.fromkeys(paths)
         if self._format == "csv":
-            with ThreadPoolExecutor(self._job.options.cores) as pool:
-                headers = pool.map(partial(self._header, own), paths)
-                names = {
-                    path: header for path, header in zip(paths, headers, strict=True) if header
-                }
+            names = {path: header for path in paths if (header := self._header(own, path))}
         shapes = self._inference.shapes([*names])
         for (path, header), shape in zip(names.items(), shapes, strict=True):
             yield path, self._inference.columns([shape], header), shape
