@@ -31,7 +31,7 @@ from tests.support.batch_metrics import watched as watched_of
 
 START_MS, STEP_MS, HORIZON_MS = 1_700_000_000_000, 10_000, 3_600_000
 WELL = "the GC watermark keeps up"
-TOO_FEW = "no fault so far; its lag is judged from five micro-batches on"
+TOO_FEW = "no fault so far; its lag is judged after five micro-batches and a minute"
 
 
 def sample(

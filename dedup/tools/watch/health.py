@@ -263,10 +263,8 @@ def _advances(last: tuple[TimedBatch, ...]) -> bool:
 
 
 def _well(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> str:
-    if len(last) < LEAST_EVIDENCE:
-        return "no fault so far; its lag is judged from five micro-batches on"
     if not _shows_lag(last):
-        return "no fault so far; its lag is judged once a minute has passed"
+        return "no fault so far; its lag is judged after five micro-batches and a minute"
     newest = last[-1].batch
     if not _advances(last):
         stands = last[0].batch.low_watermark_ms == newest.low_watermark_ms

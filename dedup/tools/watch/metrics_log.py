@@ -10,8 +10,7 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from io import TextIOWrapper
-from logging.handlers import RotatingFileHandler
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,45 +34,6 @@ IDLE_EVERY_MS = 120_000
 logger = logging.getLogger("dedup")
 
 
-class _Writer(RotatingFileHandler):
-    """Writes the log of one query. It reports the first failure to write, and never raises."""
-
-    failed = False
-    query_name: str | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._close_moved()
-        except OSError:
-            self.handleError(record)
-            return
-        super().emit(record)
-
-    def _close_moved(self) -> None:
-        """Close the file if somebody has moved or removed it. The next line opens a new file."""
-        if self.stream is None:
-            return
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(self.baseFilename), os.fstat(self.stream.fileno())):
-                return
-        moved, self.stream = self.stream, None
-        moved.close()
-
-    def _open(self) -> TextIOWrapper:
-        os.makedirs(os.path.dirname(self.baseFilename), exist_ok=True)
-        torn = _is_torn(self.baseFilename)
-        stream = super()._open()
-        if torn:
-            # A crash has truncated the last line. Without a line break the next line would join it.
-            stream.write("\n")
-        return stream
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        if not self.failed:
-            self.failed = True
-            logger.exception("the metrics log %s cannot be written", self.baseFilename)
-
-
 class MetricsLog:
     """Writes the logs of all queries of a session into one local folder.
 
@@ -87,7 +47,10 @@ class MetricsLog:
         # The path is absolute, because the process may change its working directory.
         self.folder = Path(folder).absolute()
         self._files, self._file_bytes = files, file_bytes
-        self._writers: dict[str, _Writer] = {}
+        #: Name of each query that has not ended.
+        self._names: dict[str, str | None] = {}
+        #: IDs of these queries whose log cannot be written, which we report once.
+        self._failed: set[str] = set()
         #: Time of each query's last event ``idle``.
         self._idle_ms: dict[str, int] = {}
         try:
@@ -99,7 +62,7 @@ class MetricsLog:
             ) from error
 
     def batch(self, metrics: AnyMetrics, at_ms: int, sinks: Sequence[SinkMetrics] = ()) -> None:
-        self._writer(metrics.query_id).query_name = metrics.query_name
+        self._names[metrics.query_id] = metrics.query_name
         self._write(batch_line(metrics, at_ms, sinks))
 
     def event(
@@ -107,7 +70,7 @@ class MetricsLog:
     ) -> None:
         """Log the event ``started``, ``ended`` or, at most once every two minutes, ``idle``."""
         # A query may have a log that somebody has just removed.
-        if query_id not in self._writers and not self._exists(query_id):
+        if query_id not in self._names and not self._exists(query_id):
             return
         if event != "idle":
             # The next sign of life must be logged, because it ends a failure.
@@ -116,12 +79,12 @@ class MetricsLog:
             return
         else:
             self._idle_ms[query_id] = at_ms
-        name = self._writer(query_id).query_name
+        name = self._names.setdefault(query_id, None)
         ended = {"error": error} if event == "ended" else {}
         self._write(new_line(event, at_ms, query_id, run_id, name, **ended))
         if ended:
-            with suppress(OSError):  # a full disk, which the writer has reported
-                self._writers.pop(query_id).close()
+            del self._names[query_id]
+            self._failed.discard(query_id)
 
     def _path(self, query_id: str) -> Path:
         return self.folder / (query_id + SUFFIX)
@@ -130,25 +93,33 @@ class MetricsLog:
         try:
             return self._path(query_id).stat().st_size > 0
         except OSError:
-            # If we may not list the folder, the writer reports the error.
+            # If we may not list the folder, `_write` reports the error.
             return False
-
-    def _writer(self, query_id: str) -> _Writer:
-        if query_id not in self._writers:
-            self._writers[query_id] = _Writer(
-                self._path(query_id), maxBytes=self._file_bytes, backupCount=self._files - 1,
-                encoding="utf-8", delay=True,
-            )  # fmt: skip
-        return self._writers[query_id]
 
     def _write(self, line: dict[str, Any]) -> None:
         query_id = line["query_id"]
         if line["event"] != "started" and not self._exists(query_id):
             names = ("at_ms", "query_id", "run_id", "name")
             self._write(new_line("started", *(line[name] for name in names)))
-        text = json.dumps(line, separators=(",", ":"))
-        record = logging.LogRecord("dedup.metrics", logging.INFO, "", 0, text, None, None)
-        self._writer(query_id).handle(record)
+        path, data = self._path(query_id), json.dumps(line, separators=(",", ":")).encode()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._make_room(path, len(data))
+            _append(path, data)
+        except OSError:
+            if query_id not in self._failed:
+                self._failed.add(query_id)
+                logger.exception("the metrics log %s cannot be written", path)
+
+    def _make_room(self, path: Path, size_bytes: int) -> None:
+        """Rotate the files of a log if its current file has no room for a line of this size."""
+        earlier = [path.with_name(f"{path.name}.{number}") for number in range(1, self._files)]
+        with suppress(FileNotFoundError):
+            if path.stat().st_size + size_bytes < self._file_bytes:
+                return
+            for newer, older in reversed([*pairwise([path, *earlier])]):
+                if newer.exists():
+                    newer.replace(older)
 
 
 def new_line(
@@ -168,9 +139,11 @@ def batch_line(
     return new_line(event, at_ms, metrics.query_id, metrics.run_id, metrics.query_name, **more)
 
 
-def _is_torn(path: str) -> bool:
-    if not os.path.isfile(path) or not os.path.getsize(path):
-        return False
-    with open(path, "rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read() != b"\n"
+def _append(path: Path, line: bytes) -> None:
+    with open(path, "a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                # A crash has truncated the last line. Without a line break our line would join it.
+                file.write(b"\n")
+        file.write(line + b"\n")

@@ -197,22 +197,19 @@ class LogFolder:
                 "`dedup run`."
             ) from error
         troubles: list[str] = []
-        read = {path: log for path in paths if (log := self._log(path, troubles))}
+        read: dict[Path, tuple[_Version, QueryLog]] = {}
+        for path in paths:
+            try:
+                version, known = _version(path), self._read.get(path)
+                if known is not None and known[0] == version:
+                    read[path] = known
+                elif version:  # else the log was removed since the folder was listed
+                    read[path] = version, _read(path)
+            except OSError as error:
+                troubles.append(f"{path} cannot be read ({error.strerror}) and is skipped")
         self._read = read
         self.trouble = "; ".join(troubles) or None
         return [log for _, log in read.values()]
-
-    def _log(self, path: Path, troubles: list[str]) -> tuple[_Version, QueryLog] | None:
-        try:
-            version = _version(path)
-            entry = self._read.get(path)
-            if entry is None or entry[0] != version:
-                entry = version, _read(path)
-        except OSError as error:
-            troubles.append(f"{path} cannot be read ({error.strerror}) and is skipped")
-            return None
-        # The log may have been removed since the folder was listed.
-        return entry if version else None
 
 
 def _parts(path: Path) -> tuple[Path, Path]:
