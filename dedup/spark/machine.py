@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dedup.errors import ConfigError
@@ -12,6 +14,24 @@ from dedup.errors import ConfigError
 
 def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Measures the microseconds that each stage of a task takes."""
+
+    us: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    last_ns: int = field(default_factory=time.perf_counter_ns)
+
+    def resume(self) -> None:
+        """Start a stage. The time since the end of the last stage is not counted."""
+        self.last_ns = time.perf_counter_ns()
+
+    def lap(self, stage: str) -> None:
+        """End the stage of this name, and start the next stage."""
+        now_ns = time.perf_counter_ns()
+        self.us[stage] += (now_ns - self.last_ns) // 1000
+        self.last_ns = now_ns
 
 
 def machine_cores() -> int:

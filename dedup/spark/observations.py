@@ -8,10 +8,7 @@ Spark Connect too. Unpack removes the control rows.
 from __future__ import annotations
 
 import json
-import time
-from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import Column
@@ -84,24 +81,6 @@ def _total(name: str) -> str:
 def pack_name(name: str) -> str:
     """Return the name of pack's observation, given the operator's option `metrics`."""
     return f"{name}_pack"
-
-
-@dataclass(slots=True)
-class Stopwatch:
-    """Measures the microseconds that each stage of a task takes."""
-
-    us: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    last_ns: int = field(default_factory=time.perf_counter_ns)
-
-    def resume(self) -> None:
-        """Start a stage. The time since the end of the last stage is not counted."""
-        self.last_ns = time.perf_counter_ns()
-
-    def lap(self, stage: str) -> None:
-        """End the stage of this name, and start the next stage."""
-        now_ns = time.perf_counter_ns()
-        self.us[stage] += (now_ns - self.last_ns) // 1000
-        self.last_ns = now_ns
 
 
 def from_progress(progress: Mapping[str, Any], name: str = "dedup") -> BatchMetrics | None:

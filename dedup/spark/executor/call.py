@@ -25,7 +25,7 @@ from dedup.spark.executor.bodies import BodyReader
 from dedup.spark.executor.layout import Layout
 from dedup.spark.executor.rowhash import hash_rows
 from dedup.spark.executor.task import Task
-from dedup.spark.observations import Stopwatch
+from dedup.spark.machine import Stopwatch
 from dedup.spark.plan import Plan
 
 

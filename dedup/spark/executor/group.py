@@ -27,8 +27,8 @@ from dedup.spark.executor.call import Call, ShardInput
 from dedup.spark.executor.layout import Layout, layout
 from dedup.spark.executor.task import Task
 from dedup.spark.executor.worker_memory import freeze_gc, release_memory
-from dedup.spark.machine import wall_clock_ms
-from dedup.spark.observations import Stopwatch, counters_ddl
+from dedup.spark.machine import Stopwatch, wall_clock_ms
+from dedup.spark.observations import counters_ddl
 from dedup.spark.plan import Plan
 
 STATE_SCHEMA = "shard_state binary"

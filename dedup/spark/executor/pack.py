@@ -29,7 +29,7 @@ from dedup.spark.executor.task import Task
 from dedup.spark.executor.worker_memory import freeze_gc, release_memory
 from dedup.spark.id_encoding import encode_ids
 from dedup.spark.idtime import uuid7_ms
-from dedup.spark.observations import Stopwatch
+from dedup.spark.machine import Stopwatch
 from dedup.spark.plan import Numbering, Plan
 from dedup.spark.versions import check_executor
 

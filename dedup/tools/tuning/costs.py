@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.policy import Policy
 from dedup.core.sharding import derive_keys, filter_key_id
 from dedup.core.state import ShardState
+from dedup.spark.machine import Stopwatch
 from dedup.storage.root import Root
 from dedup.tools.tuning.load import HASH_KEY, UNKNOWN, KeysOf, Load, drive, synthetic_keys
 from dedup.tools.tuning.trial import Trial, filters_of
@@ -77,34 +78,24 @@ def measure(keys: KeysOf, progress: Callable[[float], None], rows: int = 40_000)
     )
     load = Load(rows=rows, batch_ms=_HOUR_MS, policy=policy)
     units: defaultdict[str, list[float]] = defaultdict(list)
-    spent_ns: Counter[str] = Counter()
-    last_ns = 0
-
-    def on_stage_end(stage: str) -> None:
-        nonlocal last_ns
-        now_ns = time.perf_counter_ns()
-        spent_ns[stage] += now_ns - last_ns
-        last_ns = now_ns
-
+    watch = Stopwatch()
     with tempfile.TemporaryDirectory(prefix="dedup-tune-") as folder:
         root, cache = Root(Path(folder, "catalog")), LocalCache(_QUERY, Path(folder, "cache"))
         store = ShardStore(ShardFiles(root, cache, _QUERY, 0), Attempt(0, _QUERY, 0))
         hash_key, filters = derive_keys(_QUERY)[1], 0.0
-        for step in drive(
-            load, _BATCHES, keys, store, hash_key=hash_key, on_stage_end=on_stage_end
-        ):
+        for step in drive(load, _BATCHES, keys, store, hash_key=hash_key, on_stage_end=watch.lap):
             done = store.counters.take()
             written = step.counts.get("ids_written", 0)
             if step.number >= _WARM_UP and done.catalog_reads and written:
-                judging_ns = sum(spent_ns[stage] for stage in _ROW_STAGES)
-                units["row_ns"].append(judging_ns / rows)
-                units["filter_ns"].append(spent_ns["probe"] / (rows * filters))
-                units["read_ns"].append(spent_ns["lookup"] / done.catalog_reads)
-                units["written_ns"].append(spent_ns["upkeep"] / written)
+                judging_us = sum(watch.us[stage] for stage in _ROW_STAGES)
+                units["row_ns"].append(1000 * judging_us / rows)
+                units["filter_ns"].append(1000 * watch.us["probe"] / (rows * filters))
+                units["read_ns"].append(1000 * watch.us["lookup"] / done.catalog_reads)
+                units["written_ns"].append(1000 * watch.us["upkeep"] / written)
                 units["state_ns"].append(_state_ns(step.state))
             filters = sum(share for share, _ in filters_of(step.state, load, step.now_ms))
             progress((step.number + 1) / _BATCHES)
-            spent_ns.clear()
+            watch.us.clear()
     return Costs(**{name: float(np.median(values)) for name, values in units.items()})
 
 
