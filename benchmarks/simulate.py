@@ -13,12 +13,18 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from benchmarks.results import FOLDER, finish, median
+from dedup import kernel
+from dedup.core.arrays import BOOL, U64
+from dedup.core.entries import Entries
+from dedup.core.filter import PAGE_BLOCKS, PAGE_BYTES, SplitBlockFilter
 from dedup.core.policy import Policy
+from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.tools.tuning.load import CountingStore, Load, drive, synthetic_keys
 
 
@@ -35,9 +41,39 @@ def load_of(rows: int, batch_ms: int, horizon_ms: int, duplicates: float = 0.05)
     return Load(rows=rows, batch_ms=batch_ms, policy=policy, duplicates=duplicates)
 
 
+class RequestsStore(CountingStore):
+    """Counts the requests to an object store, and the bytes, as well."""
+
+    def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
+        blocks = self.filters[seg.name].blocks
+        pages, _ = kernel.filter_pages(seg.spread(hashes), blocks, PAGE_BLOCKS)
+        self.counts["filter_bytes_read"] += len(pages) * PAGE_BYTES
+        return super().may_hold(seg, hashes)
+
+    def write_segment(
+        self, plan: SegmentPlan, pieces: Sequence[Entries]
+    ) -> tuple[SegmentRef, SplitBlockFilter]:
+        segment, built = super().write_segment(plan, pieces)
+        self.counts["puts"] += 2
+        self.counts["bytes_written"] += segment.sst_bytes + segment.filter_bytes
+        return segment, built
+
+    def delete(self, names: Sequence[str]) -> int:
+        self.counts["deletes"] += 2 * len(names)
+        return super().delete(names)
+
+    def spill_pending(self, names: Sequence[str]) -> str:
+        self.counts["puts"] += 1
+        return super().spill_pending(names)
+
+    def delete_pending(self, pending_list: str) -> int:
+        self.counts["deletes"] += 1
+        return super().delete_pending(pending_list)
+
+
 def simulate(load: Load, batches: int) -> list[dict[str, Any]]:
     """Counts of one shard, micro-batch by micro-batch."""
-    store = CountingStore()
+    store = RequestsStore()
     figures = []
     for step in drive(load, batches, synthetic_keys(), store):
         manifest = step.state.manifest
