@@ -46,6 +46,4 @@ def check_start(root: Root, start_id: str) -> None:
             "machine, or use an object store (s3://...), then start the query again.",
             remedy="unshared-root",
         )
-    if len(_seen) >= STARTS_KEPT:
-        _seen.clear()
     _seen.add(start_id)

@@ -261,10 +261,6 @@ class _Options:
         """Return an option's value to use: durations in milliseconds, sizes in bytes."""
         return self.DECLARED[name].check(getattr(self, name))
 
-    @property
-    def max_future_ms(self) -> int:
-        return int(self.checked("max_future"))
-
     def as_call(self) -> str:
         """Return the Python call that made the operator, without options at their defaults."""
         shown = []

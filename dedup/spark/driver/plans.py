@@ -155,7 +155,7 @@ def _plan(
         source_columns=tuple(r.column for r in sources),
         user_columns=len(columns.df.columns),
         handling=options.handling,
-        max_future_ms=options.max_future_ms,
+        max_future_ms=options.checked("max_future"),
         policy=policy,
         max_shard_batch_bytes=options.checked("max_shard_batch_bytes"),
         start_id=str(uuid.uuid4()),

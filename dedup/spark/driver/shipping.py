@@ -7,10 +7,10 @@ function that needs only the standard library, and this function raises our erro
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import pickle
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from pyspark import cloudpickle
@@ -19,11 +19,6 @@ from dedup.core.version import VERSION
 from dedup.errors import ConfigError
 
 T = TypeVar("T")
-
-#: Unpickled values of this process, by the digest of their bytes.
-_loaded: dict[bytes, Any] = {}
-#: Largest number of unpickled values that a process keeps.
-_LOADED_MAX = 32
 
 
 def shipped(value: T) -> Callable[[], T]:
@@ -40,7 +35,6 @@ def shipped(value: T) -> Callable[[], T]:
             f"The operator cannot be sent to executors: {exc}. A function that you pass, "
             "such as catalog=, must not hold connections, locks or sessions: create them inside it."
         ) from exc
-    digest = hashlib.blake2b(payload, digest_size=16).digest()
     wanted = VERSION
 
     # The package may be missing on the executor, so every import is inside the function.
@@ -76,7 +70,7 @@ def shipped(value: T) -> Callable[[], T]:
         try:
             from dedup.spark.driver.shipping import loaded
 
-            restored: T = loaded(digest, payload)
+            restored: T = loaded(payload)
             return restored
         except ImportError as error:
             raise refusal(str(error), "Install that module there") from error
@@ -84,10 +78,7 @@ def shipped(value: T) -> Callable[[], T]:
     return load
 
 
-def loaded(digest: bytes, payload: bytes) -> Any:
+@lru_cache(maxsize=32)
+def loaded(payload: bytes) -> Any:
     """Return the value whose pickled bytes are given. Each process unpickles the bytes once."""
-    if digest not in _loaded:
-        if len(_loaded) >= _LOADED_MAX:
-            _loaded.clear()
-        _loaded[digest] = cloudpickle.loads(payload)
-    return _loaded[digest]
+    return cloudpickle.loads(payload)
