@@ -217,9 +217,8 @@ def _completed(
     """Ask Kafka's brokers about the sources, and return completed sources and longest retention."""
     completed, retentions_ms = [], []
     for source in sources:
-        if source.kind == "kafka" and (answer := ask_brokers(spark, source.options, source.topics)):
-            partitions = source.partitions or answer.partitions
-            source = replace(source, topics=answer.names, partitions=partitions)
-            retentions_ms.append(answer.retention_ms)
+        if source.kind == "kafka" and (answer := ask_brokers(spark, source)):
+            source, retention_ms = answer
+            retentions_ms.append(retention_ms)
         completed.append(source)
     return tuple(completed), max(retentions_ms, default=None)

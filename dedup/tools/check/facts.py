@@ -116,8 +116,9 @@ class Facts:
         master = self.settings.get("spark.master")
         return None if master is None else local_cores(master) is not None
 
-    def of_kind(self, kind: str) -> tuple[Source, ...]:
-        return tuple(source for source in self.sources or () if source.kind == kind)
+    @property
+    def kafka_sources(self) -> tuple[Source, ...]:
+        return tuple(source for source in self.sources or () if source.kind == "kafka")
 
 
 def retention(value: str | timedelta, *, option: str) -> int:

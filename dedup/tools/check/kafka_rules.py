@@ -25,7 +25,7 @@ def horizon_retention(facts: Facts) -> Assessment | None:
             "The sources of the query are not known. If one is Kafka, the horizon should be at "
             "least as long as its retention."
         )
-    kafka, retention_ms = facts.of_kind("kafka"), facts.kafka_retention_ms
+    kafka, retention_ms = facts.kafka_sources, facts.kafka_retention_ms
     if not kafka:
         return None
     if retention_ms is None:
@@ -96,7 +96,7 @@ def source_clocks(facts: Facts) -> Assessment | None:
     `dedup_by_sequence` drops no late records, but it expires producers of a slow partition early.
     If producers expire by query time, the rule does not apply.
     """
-    kafka = facts.of_kind("kafka")
+    kafka = facts.kafka_sources
     single = len(kafka) == 1 and kafka[0].partitions == 1
     if not kafka or single or facts.event_time is False:
         return None
@@ -147,7 +147,7 @@ def _late_records(facts: Facts) -> str:
 
 def kafka_data_loss(facts: Facts) -> Assessment | None:
     """Reject failOnDataLoss=false, which makes Spark silently skip records that Kafka deleted."""
-    kafka = facts.of_kind("kafka")
+    kafka = facts.kafka_sources
     if not kafka:
         return None
     off = [s for s in kafka if (s.option("failOnDataLoss") or "true").lower() == "false"]

@@ -5,51 +5,41 @@ The requests go through the Java client in Spark's Kafka connector, and change n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from dedup.spark.driver.checkpoint_log import Source
 from dedup.tools.check.facts import FOREVER_MS
 
 TIMEOUT_MS = 10_000
 _PREFIX = "kafka."
 
 
-@dataclass(frozen=True, slots=True)
-class Topics:
-    """The brokers' answer: topics, the sum of their partitions, and the longest retention."""
+def ask_brokers(spark: SparkSession, source: Source) -> tuple[Source, int] | None:
+    """Return a source with its topics and partitions, and their longest retention in milliseconds.
 
-    names: tuple[str, ...]
-    partitions: int
-    retention_ms: int
-
-
-def ask_brokers(
-    spark: SparkSession, options: Mapping[str, str], topics: tuple[str, ...]
-) -> Topics | None:
-    """Return the brokers' answer about these topics, or None if there is no answer.
-
-    `options` are the options of the source. `topics` is empty if ``subscribePattern`` selects the
-    topics. On Spark Connect there is no answer, because Python cannot reach the Java client.
+    Returns None if there is no answer. On Spark Connect there is none, because Python cannot reach
+    the Java client.
     """
     try:
-        return _ask(spark._jvm, options, topics)
+        return _ask(spark._jvm, source)
     except Exception:  # no connector, no answer, no such topic, no permission
         return None
 
 
-def _ask(jvm: Any, options: Mapping[str, str], topics: tuple[str, ...]) -> Topics | None:
+def _ask(jvm: Any, source: Source) -> tuple[Source, int] | None:
     settings = jvm.java.util.Properties()
-    for name, value in options.items():
+    for name, value in source.options.items():
         if name.startswith(_PREFIX):
             settings.setProperty(name.removeprefix(_PREFIX), value)
     for name in ("default.api.timeout.ms", "request.timeout.ms"):
         settings.setProperty(name, str(TIMEOUT_MS))
     admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
     try:
-        topics = topics or _matching(jvm, admin, options["subscribepattern"])
+        # A pattern may select the topics.
+        topics = source.topics or _matching(jvm, admin, source.options["subscribepattern"])
         if not topics:
             return None
         kinds = getattr(jvm.org.apache.kafka.common.config, "ConfigResource$Type")
@@ -63,7 +53,8 @@ def _ask(jvm: Any, options: Mapping[str, str], topics: tuple[str, ...]) -> Topic
         retentions_ms = [_retention_ms(configs.get(resource)) for resource in resources]
     finally:
         admin.close()
-    return Topics(topics, partitions, max(retentions_ms))
+    known = replace(source, topics=topics, partitions=source.partitions or partitions)
+    return known, max(retentions_ms)
 
 
 def _matching(jvm: Any, admin: Any, pattern: str) -> tuple[str, ...]:
