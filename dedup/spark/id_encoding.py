@@ -48,8 +48,8 @@ class EncodedIds:
 def encode_ids(columns: Sequence[pa.Array]) -> EncodedIds:
     if len(columns) == 1:
         column = columns[0]
-        return EncodedIds(_component(column), _null_mask(column))
-    nulls = [_null_mask(column) for column in columns]
+        return EncodedIds(_component(column), null_mask(column))
+    nulls = [null_mask(column) for column in columns]
     parts: list[pa.Array] = []
     for column, null in zip(columns, nulls, strict=True):
         component = _component(column)
@@ -65,7 +65,8 @@ def encode_ids(columns: Sequence[pa.Array]) -> EncodedIds:
     return EncodedIds(keys, every)
 
 
-def _null_mask(column: pa.Array) -> Bools:
+def null_mask(column: pa.Array) -> Bools:
+    """Return which values of an array are null."""
     if not column.null_count:
         return np.zeros(len(column), np.bool_)
     mask: Bools = column.is_null().to_numpy(zero_copy_only=False)
@@ -98,4 +99,4 @@ def _component(column: pa.Array) -> Keys:
         values = np.frombuffer(raw, np.uint8) if raw is not None else np.zeros(0, np.uint8)
         values = values[column.offset * width : (column.offset + len(column)) * width]
         keys = _fixed(values.reshape(-1, width))
-    return _blank(keys, _null_mask(column)) if column.null_count else keys
+    return _blank(keys, null_mask(column)) if column.null_count else keys

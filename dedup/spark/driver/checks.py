@@ -56,7 +56,6 @@ def setting(spark: SparkSession, name: str, default: str) -> str:
 
 
 def time_zone(spark: SparkSession) -> str:
-    """Return the session's time zone."""
     return setting(spark, "spark.sql.session.timeZone", "UTC")
 
 

@@ -27,7 +27,7 @@ from dedup.spark.executor.layout import Layout, layout
 from dedup.spark.executor.rowhash import hash_rows
 from dedup.spark.executor.task import Task
 from dedup.spark.executor.worker_memory import freeze_gc, release_memory
-from dedup.spark.id_encoding import encode_ids
+from dedup.spark.id_encoding import encode_ids, null_mask
 from dedup.spark.idtime import uuid7_ms
 from dedup.spark.machine import Stopwatch
 from dedup.spark.plan import Numbering, Plan
@@ -228,7 +228,7 @@ class Packer:
         else:
             column = batch.column(plan.time.column)
             times_ms = millis(column).copy()
-            null = column.is_null().to_numpy(zero_copy_only=False)
+            null = null_mask(column)
         # A record without an ID needs no time.
         first = partial(first_of, plan, batch)
         plan.handling.check_times(null & ~no_id, plan.time.text, first)
@@ -313,8 +313,7 @@ def _numbers(plan: Plan, numbering: Numbering, batch: pa.RecordBatch) -> tuple[I
         epochs, none = _whole(batch.column(numbering.epoch_column))
         missing |= none
     for column in numbering.producer_columns:
-        if batch.column(column).null_count:
-            missing |= batch.column(column).is_null().to_numpy(zero_copy_only=False)
+        missing |= null_mask(batch.column(column))
     if numbering.rule.unnumbered == "error" and missing.any():
         raise DataError(
             f"{int(missing.sum())} records have no producer, epoch or sequence (null, or below 0), "

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dedup import kernel
 from dedup.core.arrays import I64, U64, offsets_of
-from dedup.spark.id_encoding import encode_ids
+from dedup.spark.id_encoding import encode_ids, null_mask
 
 #: Hash of a null. A value has the same hash with a probability of 2^-64.
 _NULL = np.uint64(0)
@@ -36,7 +36,7 @@ def hash_values(values: pa.Array, key: bytes) -> U64:
         if pa.types.is_map(kind):
             values = _entries(values)
         lengths = np.diff(values.offsets.to_numpy()).astype(np.int64)
-        lengths[values.is_null().to_numpy(zero_copy_only=False)] = 0  # `flatten` skips nulls too
+        lengths[null_mask(values)] = 0  # `flatten` skips nulls too
         elements = hash_values(values.flatten(), key)
         if pa.types.is_map(kind):
             owner = np.repeat(np.arange(len(lengths)), lengths)
@@ -47,8 +47,7 @@ def hash_values(values: pa.Array, key: bytes) -> U64:
             values = _canonical_floats(values)
         keys = encode_ids([values]).keys
         hashes = kernel.hash64(keys.data, keys.offsets, key)
-    if values.null_count:
-        hashes[values.is_null().to_numpy(zero_copy_only=False)] = _NULL
+    hashes[null_mask(values)] = _NULL
     return hashes
 
 
@@ -79,5 +78,4 @@ def _canonical_floats(column: pa.Array) -> pa.Array:
     values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False).copy()
     values[np.isnan(values)] = np.nan
     values += 0.0  # -0.0 + 0.0 is 0.0
-    null = column.is_null().to_numpy(zero_copy_only=False)
-    return pa.array(values.view(np.int64), pa.int64(), mask=null)
+    return pa.array(values.view(np.int64), pa.int64(), mask=null_mask(column))

@@ -34,7 +34,6 @@ class Task:
 
     @staticmethod
     def current(plan: Plan) -> Task:
-        """Return this worker's task."""
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("this runs only inside a Spark task")
