@@ -140,8 +140,9 @@ def test_the_bound_of_filters_in_state_needs_no_trial_of_its_own(
     assert {id(c.trial) for c in shared} == {id(run[0])}
     assert len({c.state_bytes for c in shared}) == 3
     # What was looked up counts once.
-    assert len(run) == len(found.trials) == found.false_negatives == 10
-    assert "1,000 new and 100 known IDs" in Tuning(demand(), found, COSTS, ()).measured
+    told = Tuning(demand(), found, COSTS, ())
+    assert len(run) == len(found.trials) == told.false_negatives == 10
+    assert "1,000 new and 100 known IDs" in told.measured
 
 
 def test_an_option_changes_only_if_that_is_worth_it() -> None:

@@ -58,10 +58,10 @@ def id_key(columns: Sequence[tuple[str, str]], texts: Sequence[str]) -> Keys:
         )
     arrays = []
     for (name, kind), text in zip(columns, texts, strict=True):
+        of, parse = _type_of(kind)
+        is_null = text == NULL and of != pa.string()
         try:
-            arrays.append(_array(kind, text))
-        except ConfigError:
-            raise
+            arrays.append(pa.array([None if is_null else parse(text)], of))
         except (ValueError, LookupError, ArithmeticError, pa.ArrowException) as exc:
             raise ConfigError(
                 f"{text!r} is not a value of column {name}, which is {kind}."
@@ -69,13 +69,11 @@ def id_key(columns: Sequence[tuple[str, str]], texts: Sequence[str]) -> Keys:
     return encode_ids(arrays).keys
 
 
-def _array(kind: str, text: str) -> pa.Array:
+def _type_of(kind: str) -> tuple[pa.DataType, Callable[[str], Any]]:
     if kind == "string" or kind.startswith(("string ", "char", "varchar")):
-        return pa.array([text], pa.string())
-    types = dict(_TYPES)
+        return pa.string(), str
     if decimal := _DECIMAL.fullmatch(kind):
-        types[kind] = pa.decimal128(int(decimal[1]), int(decimal[2])), Decimal
-    if kind not in types:
+        return pa.decimal128(int(decimal[1]), int(decimal[2])), Decimal
+    if kind not in _TYPES:
         raise ConfigError(f"IDs of type {kind} cannot be written on a command line yet.")
-    of, parse = types[kind]
-    return pa.array([None if text == NULL else parse(text)], of)
+    return _TYPES[kind]

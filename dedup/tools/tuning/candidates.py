@@ -142,11 +142,6 @@ class Choice:
         """The trials of the candidates. Some candidates share one."""
         return {id(candidate.trial): candidate.trial for candidate in self.candidates}.values()
 
-    @property
-    def false_negatives(self) -> int:
-        """Number of known IDs that were not recognised, over all trials. Must be 0."""
-        return sum(trial.false_negatives for trial in self.trials)
-
 
 def choices(demand: Demand) -> list[Sizing]:
     """Return today's options, then variants that change the value of one of them."""

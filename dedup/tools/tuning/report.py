@@ -71,7 +71,7 @@ class Tuning:
     @property
     def false_negatives(self) -> int:
         """Number of known IDs that were not found, plus the number of wrong verdicts. Must be 0."""
-        return self.choice.false_negatives
+        return sum(trial.false_negatives for trial in self.choice.trials)
 
     def to_json(self) -> dict[str, Any]:
         demand, choice = self.demand, self.choice
