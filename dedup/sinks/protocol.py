@@ -46,7 +46,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -84,6 +84,9 @@ class Slot(Protocol):
     -----
     Every method raises `Fenced` once another attempt has acquired the slot.
     """
+
+    #: The prefix of the sink's fault points.
+    room: str
 
     @property
     def last(self) -> Marker | None:
@@ -142,22 +145,20 @@ def content_of_slices(slices: Sequence[PublishedSlice | StagedSlice]) -> Content
 Stage: TypeAlias = Callable[[Iterable[pa.RecordBatch]], StagedSlice]
 
 
-class SliceRows(ABC, Generic[S]):
-    """The rows of a slice. They can be read only once. `room` is the prefix of fault points."""
-
-    room: ClassVar[str]
+class SliceRows(Generic[S]):
+    """The rows of a slice. They can be read only once."""
 
     def __init__(self, rows: Iterable[pa.RecordBatch], stage: Stage | None = None) -> None:
         self.rows, self._stage = iter(rows), stage
         #: The rows that were sent first. They may have to be sent again.
         self.first: pa.RecordBatch | None = None
 
-    @abstractmethod
     def send_first(self, slot: S) -> None:
-        """Send some rows within the open transaction, and wait until the sink has received them.
+        """Show that this attempt still owns the slot, or raise an error.
 
-        This keeps the rows in memory, because an attempt that finds itself fenced may send the rows
-        again.
+        By default `begin` has shown it, and this sends nothing. Otherwise this sends some rows
+        within the open transaction, and waits until the sink has received them. It keeps the rows
+        in memory, because an attempt that finds itself fenced may send the rows again.
         """
 
     def send_rest(self, slot: S) -> Content:
@@ -167,7 +168,7 @@ class SliceRows(ABC, Generic[S]):
             if batch.num_rows:
                 slot.send(batch)
                 content += content_of(batch)
-        faults.point(f"{self.room}.rows.sent")
+        faults.point(f"{slot.room}.rows.sent")
         return content
 
     def consume(self) -> Content:
@@ -239,7 +240,7 @@ def _still_held(batch: Batch, slot: S, rows: SliceRows[S]) -> bool:
 
 
 class SinkSlots(ABC, Generic[S]):
-    """A handle with which the driver uses all slots of a sink."""
+    """A handle of all slots of a sink."""
 
     def __init__(self, new_slot: Callable[[int], S]) -> None:
         self._new_slot = new_slot

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
@@ -92,10 +93,16 @@ class SinkWork(ABC):
     def ledger(self, where: str, query_id: str) -> Ledger:
         return Ledger(where, query_id)
 
-    def staging(self, batch: Batch) -> SliceStore:
+    def staging(self, query_id: str) -> SliceStore:
         """Return the files in which tasks stage slices, if this sink stages them so."""
         assert self.options.ledger is not None, "only sinks without markers have none"
-        return SliceStore(self.options.ledger, batch.query_id, self.room)
+        return SliceStore(self.options.ledger, query_id, self.room)
+
+    def stage(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
+        faults.point(f"{self.room}.stage.before")
+        staged = self.staging(batch.query_id).write(batch.batch_id, slot, rows)
+        faults.point(f"{self.room}.stage.after")
+        return staged
 
     @abstractmethod
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
@@ -163,30 +170,18 @@ class SlotWork(SinkWork, Generic[S]):
         """Whether the driver publishes each micro-batch in one transaction."""
 
     @abstractmethod
-    def slot(self, batch: Batch, number: int) -> S:
-        """Return a handle of a slot for one attempt of a task."""
-
-    @abstractmethod
     def task_rows(self, rows: Iterable[pa.RecordBatch], stage: Stage) -> SliceRows[S]:
         """Wrap the rows of a task. `stage` writes the rows if the slice has to be staged."""
 
     @abstractmethod
-    def slots(self, batch: Batch) -> SinkSlots[S]:
-        """Return a handle of all slots for the driver."""
+    def slots(self, query_id: str) -> SinkSlots[S]:
+        """Return a handle of all slots, for one attempt of a task or for the driver."""
 
     def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
         faults.point(f"{self.room}.task.begin")
-        staging = self.staging(batch)
-
-        def stage(rows: Iterable[pa.RecordBatch]) -> StagedSlice:
-            faults.point(f"{self.room}.stage.before")
-            staged = staging.write(batch.batch_id, slot, rows)
-            faults.point(f"{self.room}.stage.after")
-            return staged
-
-        held = self.slot(batch, slot)
+        held = self.slots(batch.query_id).slot(slot)
         try:
-            slice_rows = self.task_rows(rows, stage)
+            slice_rows = self.task_rows(rows, partial(self.stage, batch, slot))
             if self.is_atomic:
                 return TaskResult(batch, slice_rows.stage())
             result = TaskResult(batch, publish_slice(batch, slot, held, slice_rows))
@@ -208,12 +203,12 @@ class SlotWork(SinkWork, Generic[S]):
         batch = staged.batch
         slices = [each for each in staged.slices if isinstance(each, StagedSlice)]
         atomic = (lambda: self.chosen(batch, slices)) if self.is_atomic else None
-        slots = self.slots(batch)
+        slots = self.slots(batch.query_id)
         try:
             publish_staged(staged, slots, atomic=atomic)
         finally:
             slots.close()
-        return lambda: self.staging(batch).clean(batch.batch_id)
+        return lambda: self.staging(batch.query_id).clean(batch.batch_id)
 
     def chosen(self, batch: Batch, slices: Sequence[StagedSlice]) -> Sequence[StagedSlice]:
         """Return the slices whose rows the driver publishes as the whole micro-batch."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dedup.sinks.kit.function import custom_sink
-from dedup.sinks.kit.slots import Slots, forget_slots
+from dedup.sinks.kit.slots import TransactionalWork, forget_slots
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.kit.write_ahead import SentMarkers, WriteAheadSink
 from dedup.testing.sinks import QUERY, SinkHarness, SinkOutput
@@ -58,16 +58,16 @@ def custom_output(
     tasks_publish = isinstance(sink, TransactionalSink) and sink.parallel
 
     def lose_markers() -> None:
-        options = start(folder / "checkpoint").function.options
-        if not isinstance(sink, TransactionalSink):
-            SentMarkers(options.ledger or "", QUERY).clean(1 << 62)
+        work = start(folder / "checkpoint").work
+        if not isinstance(work, TransactionalWork):
+            SentMarkers(work.options.ledger or "", QUERY).clean(1 << 62)
             return
-        slots = Slots(sink, options, QUERY)
+        slots = work.slots(QUERY)
         known = slots.all()
-        transaction = sink.begin()
+        transaction = work.custom.begin()
         for number in known:
             slots.write(transaction, number, replace(slots.read(transaction, number), marker=None))
-        sink.commit(transaction)
+        work.custom.commit(transaction)
 
     return SinkOutput(
         start, folder, lose_markers, one_commit=not tasks_publish,

@@ -16,7 +16,6 @@ import pymysql
 import pytest
 
 from dedup.errors import ConfigError, DataError, SinkError
-from dedup.sinks.batch import new_batch
 from dedup.sinks.kit.database import _free, forget_connections, give_back
 from dedup.sinks.kit.slots import KitSlots
 from dedup.sinks.mysql.connections import connected
@@ -46,7 +45,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 
 def handle(sink: Sink) -> KitSlots:
-    return sink.work.slots(new_batch(QUERY, sink.work.name, "run1", 1))
+    return sink.work.slots(QUERY)
 
 
 def test_two_drivers_of_one_process_are_two_owners(sink: Sink) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from dedup.sinks.batch import new_batch
 from dedup.sinks.kit.database import _free, forget_connections
 from dedup.sinks.kit.slots import KitSlots
 from dedup.sinks.postgres.connections import connected, give_back, transaction
@@ -25,7 +24,7 @@ def sink(dsn: str, tmp_path: Path) -> Sink:
 
 
 def handle(sink: Sink) -> KitSlots:
-    return sink.work.slots(new_batch(QUERY, sink.work.name, "run1", 1))
+    return sink.work.slots(QUERY)
 
 
 def test_two_drivers_of_one_process_are_two_owners(sink: Sink) -> None:

@@ -82,6 +82,8 @@ class KafkaSlot:
     use the producer of its successor.
     """
 
+    room = "kafka"
+
     def __init__(self, options: KafkaOptions, query_id: str, number: int) -> None:
         self._options, self._query_id, self.number = options, query_id, number
         self._library = confluent()
@@ -309,8 +311,6 @@ class KafkaSlot:
 
 class KafkaRows(SliceRows[KafkaSlot]):
     """Rows that have the columns of Kafka records."""
-
-    room = "kafka"
 
     def send_first(self, slot: KafkaSlot) -> None:
         if self.first is None:

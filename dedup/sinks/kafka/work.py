@@ -57,17 +57,14 @@ class KafkaWork(SlotWork[KafkaSlot]):
     def is_atomic(self) -> bool:
         return self.options.mode == ATOMIC
 
-    def slot(self, batch: Batch, number: int) -> KafkaSlot:
-        return KafkaSlot(self.options, batch.query_id, number)
-
     def task_rows(self, rows: Iterable[pa.RecordBatch], stage: Stage) -> KafkaRows:
         return KafkaRows(_records(rows, self.shape), stage)
 
-    def slots(self, batch: Batch) -> KafkaSlots:
-        return KafkaSlots(self.options, batch.query_id, self.staging(batch))
+    def slots(self, query_id: str) -> KafkaSlots:
+        return KafkaSlots(self.options, query_id, self.staging(query_id))
 
     def chosen(self, batch: Batch, slices: Sequence[StagedSlice]) -> Sequence[StagedSlice]:
-        return self.staging(batch).manifest(batch.batch_id, slices)
+        return self.staging(batch.query_id).manifest(batch.batch_id, slices)
 
     def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
         if not self.options.transactional:

@@ -14,7 +14,7 @@ from dedup.sinks.columns import refuse_twins
 from dedup.sinks.foreach_batch import SinkFunction
 from dedup.sinks.inspection import SinkInspection, inspection_of
 from dedup.sinks.kind import SinkKind
-from dedup.sinks.kit.slots import Slots, TransactionalWork
+from dedup.sinks.kit.slots import TransactionalWork
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.kit.write_ahead import WriteAheadSink, WriteAheadWork, inspect_write_ahead
 from dedup.sinks.options import ACCEPT, STAGING, SinkOptions, named, sink_values
@@ -73,8 +73,8 @@ def kind_of(
     if isinstance(sink, TransactionalSink):
         sent = pickled(sink, "Spark has to send it to its tasks", "begin")
         identity = hashlib.blake2b(sent, digest_size=16).digest()
-        work = partial(TransactionalWork, custom=sink, identity=identity)
-        inspect = partial(_inspect, sink)
+        work = transactional = partial(TransactionalWork, custom=sink, identity=identity)
+        inspect = partial(_inspect, transactional)
     elif isinstance(sink, WriteAheadSink):
         work = partial(WriteAheadWork, sink=sink, checkpoint=checkpoint)
         inspect = inspect_write_ahead
@@ -109,9 +109,11 @@ def pickled(sink: object, need: str, opens_in: str) -> bytes:
 
 
 def _inspect(
-    sink: TransactionalSink[Any], options: SinkOptions, progress: Progress | None
+    work: Callable[[SinkOptions], TransactionalWork],
+    options: SinkOptions,
+    progress: Progress | None,
 ) -> SinkInspection:
     if progress is None:
         raise ConfigError("A custom sink is inspected with the checkpoint of its query.")
-    stored = Slots(sink, options, progress.query_id).all().values()
+    stored = work(options).slots(progress.query_id).all().values()
     return inspection_of((each.marker for each in stored), progress)

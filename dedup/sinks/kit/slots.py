@@ -22,7 +22,6 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from dedup.errors import ConfigError, SinkError, faults
-from dedup.sinks.batch import Batch
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import BATCH_SLOT, Marker, reading
@@ -38,7 +37,6 @@ from dedup.sinks.protocol import (
     StagedBatch,
     StagedSlice,
 )
-from dedup.sinks.slice_store import SliceStore
 from dedup.sinks.work import SlotWork
 from dedup.storage.document import from_document, to_document
 from dedup.values.parse import integer, mapping, text
@@ -49,7 +47,8 @@ _PAUSE_S = 1
 #: Owner ID and newest marker of a slot.
 Ownership: TypeAlias = "tuple[str, Marker | None]"
 
-#: For each slot, the owner ID that this process stored last, and the newest marker.
+#: For each slot, the owner ID that this process stored last, and the newest marker. This belongs to
+#: the process, because Spark unpickles a new object of the sink for each task.
 _known: dict[Hashable, Ownership] = {}
 
 
@@ -93,89 +92,13 @@ class Stored:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Slots:
-    """The keys of one sink of one query, and the transactions that read and write them."""
-
-    sink: TransactionalSink[Any]
-    options: SinkOptions
-    query_id: str
-
-    def key(self, number: int) -> str:
-        return f"{self.query_id}/{self.options.name}/{number}"
-
-    def read(self, transaction: Any, number: int) -> Stored:
-        key = self.key(number)
-        stored_text: object = self.sink.read_marker(transaction, key)
-        if not isinstance(stored_text, str | None):
-            raise ConfigError(
-                f"{type(self.sink).__name__}.read_marker must return a str or None, and has "
-                f"returned {stored_text!r:.80}. Nothing was written."
-            )
-        return Stored.from_text(stored_text, key)
-
-    def write(self, transaction: Any, number: int, stored: Stored) -> None:
-        self.sink.write_marker(transaction, self.key(number), stored.to_text())
-
-    def all(self) -> dict[int, Stored]:
-        """Return what the database keeps for each slot that the sink has used."""
-        # One transaction for each slot has one lock, and never waits with it for another lock.
-        batch = self._look(BATCH_SLOT)
-        return {BATCH_SLOT: batch, **{number: self._look(number) for number in range(batch.slots)}}
-
-    def _look(self, number: int) -> Stored:
-        transaction = self.sink.begin()
-        try:
-            return self.read(transaction, number)
-        finally:
-            self.rollback(transaction)
-
-    def acquire(self, numbers: Sequence[int]) -> dict[int, Ownership]:
-        """Acquire slots in ascending order. With the batch slot, also acquire all used slots.
-
-        Raises Aborted if the commit had no answer. The caller may then acquire the slots again.
-        """
-        owner = str(uuid.uuid4())
-        owned: dict[int, Ownership] = {}
-        transaction = self.sink.begin()
-        try:
-            waiting = sorted(numbers)
-            while waiting:
-                number = waiting.pop(0)
-                stored = self.read(transaction, number)
-                if number == BATCH_SLOT:
-                    stored = replace(stored, slots=max([stored.slots, *(n + 1 for n in waiting)]))
-                    waiting = list(range(stored.slots))
-                self.write(transaction, number, replace(stored, owner=owner))
-                owned[number] = owner, stored.marker
-        except BaseException:
-            self.rollback(transaction)
-            raise
-        try:
-            self.sink.commit(transaction)
-        except Exception as error:
-            self.rollback(transaction)
-            raise Aborted(no_answer(error)) from error
-        return owned
-
-    def rollback(self, transaction: Any) -> None:
-        """Roll back. A lost connection, whose transaction the server rolls back, is no error."""
-        with suppress(Exception):
-            self.sink.rollback(transaction)
-
-
-def no_answer(error: Exception) -> str:
-    return f"commit raised {type(error).__name__}: {error}"
-
-
 class KitSlot:
-    """One slot of the sink. Implements `dedup.sinks.protocol.Slot`.
+    """One slot of the sink. Implements `dedup.sinks.protocol.Slot`."""
 
-    `identity` tells slots of other outputs apart in this process.
-    """
+    room = "kit"
 
-    def __init__(self, slots: Slots, identity: bytes, number: int) -> None:
-        self._key = (identity, slots.query_id, slots.options.name, number)
+    def __init__(self, slots: KitSlots, number: int) -> None:
+        self._key = (slots.work.identity, slots.key(number))
         self._slots, self.number = slots, number
         # Keep a copy for this attempt, because another thread of this process, such as the driver
         # of another start, may acquire the slot later.
@@ -192,9 +115,7 @@ class KitSlot:
         return self._owned[1] if self._owned else None
 
     def acquire(self) -> Marker | None:
-        faults.point("kit.own.before")
-        owner, newest = self._slots.acquire([self.number])[self.number]
-        faults.point("kit.own.after")
+        owner, newest = self._slots.own([self.number])[self.number]
         self.know(owner, newest)
         return newest
 
@@ -203,7 +124,7 @@ class KitSlot:
 
         Raises SinkError if the server has lost a micro-batch that this process has published.
         """
-        last = None if self._slots.options.accept_lost_markers else self.last
+        last = None if self._slots.work.options.accept_lost_markers else self.last
         if last is not None and (newest is None or newest.batch_id < last.batch_id):
             has = "none" if newest is None else f"the one of micro-batch {newest.batch_id}"
             raise SinkError(
@@ -264,7 +185,7 @@ class KitSlot:
             self._slots.sink.commit(self._transaction)
         except Exception as error:
             self.abort()
-            raise Indefinite(no_answer(error)) from error
+            raise Indefinite(_no_answer(error)) from error
         self._is_open = False
         assert self._stored.owner is not None, "begin has compared it"
         self._owned = _known[self._key] = self._stored.owner, self._stored.marker
@@ -288,34 +209,91 @@ class KitSlot:
         )
 
 
-class KitRows(SliceRows[KitSlot]):
-    """The rows of a task, or of staged slices, for a `KitSlot`."""
-
-    room = "kit"
-
-    def send_first(self, slot: KitSlot) -> None:
-        """Send nothing. The open transaction already shows that this attempt owns the slot."""
-
-
 class KitSlots(SinkSlots[KitSlot]):
-    """A handle with which the driver uses all slots of the sink."""
+    """All slots of one sink of one query, and the transactions that read and write their keys."""
 
-    def __init__(self, slots: Slots, identity: bytes, staging: SliceStore) -> None:
-        super().__init__(partial(KitSlot, slots, identity))
-        self._slots_of_sink, self._staging = slots, staging
+    def __init__(self, work: TransactionalWork, query_id: str) -> None:
+        super().__init__(partial(KitSlot, self))
+        self.work, self.sink, self._query_id = work, work.custom, query_id
+
+    def key(self, number: int) -> str:
+        return f"{self._query_id}/{self.work.name}/{number}"
+
+    def read(self, transaction: Any, number: int) -> Stored:
+        key = self.key(number)
+        stored_text: object = self.sink.read_marker(transaction, key)
+        if not isinstance(stored_text, str | None):
+            raise ConfigError(
+                f"{type(self.sink).__name__}.read_marker must return a str or None, and has "
+                f"returned {stored_text!r:.80}. Nothing was written."
+            )
+        return Stored.from_text(stored_text, key)
+
+    def write(self, transaction: Any, number: int, stored: Stored) -> None:
+        self.sink.write_marker(transaction, self.key(number), stored.to_text())
+
+    def all(self) -> dict[int, Stored]:
+        """Return what the database keeps for each slot that the sink has used."""
+        # One transaction for each slot has one lock, and never waits with it for another lock.
+        batch = self._look(BATCH_SLOT)
+        return {BATCH_SLOT: batch, **{number: self._look(number) for number in range(batch.slots)}}
+
+    def _look(self, number: int) -> Stored:
+        transaction = self.sink.begin()
+        try:
+            return self.read(transaction, number)
+        finally:
+            self.rollback(transaction)
 
     def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
-        if not self._slots_of_sink.sink.parallel:
-            slots = [BATCH_SLOT]  # and slots that tasks have used before
-        faults.point("kit.own.before")
-        owned = self._slots_of_sink.acquire(slots)
-        faults.point("kit.own.after")
+        # To own the batch slot is also to own all slots that tasks have used before.
+        owned = self.own(slots if self.sink.parallel else [BATCH_SLOT])
         for number, (owner, newest) in owned.items():
             self.slot(number).know(owner, newest)
         return {number: newest for number, (_, newest) in owned.items() if newest is not None}
 
-    def rows(self, slices: Sequence[StagedSlice]) -> KitRows:
-        return KitRows(row for piece in slices for row in self._staging.read(piece))
+    def own(self, numbers: Sequence[int]) -> dict[int, Ownership]:
+        """Store a new owner of slots in ascending order. With the batch slot, own all used slots.
+
+        Raises Aborted if the commit had no answer. The caller may then acquire the slots again.
+        """
+        faults.point("kit.own.before")
+        owner = str(uuid.uuid4())
+        owned: dict[int, Ownership] = {}
+        transaction = self.sink.begin()
+        try:
+            waiting = sorted(numbers)
+            while waiting:
+                number = waiting.pop(0)
+                stored = self.read(transaction, number)
+                if number == BATCH_SLOT:
+                    stored = replace(stored, slots=max([stored.slots, *(n + 1 for n in waiting)]))
+                    waiting = list(range(stored.slots))
+                self.write(transaction, number, replace(stored, owner=owner))
+                owned[number] = owner, stored.marker
+        except BaseException:
+            self.rollback(transaction)
+            raise
+        try:
+            self.sink.commit(transaction)
+        except Exception as error:
+            self.rollback(transaction)
+            raise Aborted(_no_answer(error)) from error
+        faults.point("kit.own.after")
+        return owned
+
+    def rollback(self, transaction: Any) -> None:
+        """Roll back. A lost connection, whose transaction the server rolls back, is no error."""
+        with suppress(Exception):
+            self.sink.rollback(transaction)
+
+    def rows(self, slices: Sequence[StagedSlice]) -> SliceRows[KitSlot]:
+        staging = self.work.staging(self._query_id)
+        return SliceRows(rows for piece in slices for rows in staging.read(piece))
+
+
+def _no_answer(error: Exception) -> str:
+    return f"commit raised {type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True)
@@ -337,16 +315,13 @@ class TransactionalWork(SlotWork[KitSlot]):
     def is_atomic(self) -> bool:
         return not self.custom.parallel
 
-    def slot(self, batch: Batch, number: int) -> KitSlot:
-        return KitSlot(self._slots(batch), self.identity, number)
-
-    def task_rows(self, rows: Iterable[pa.RecordBatch], stage: Stage) -> KitRows:
+    def task_rows(self, rows: Iterable[pa.RecordBatch], stage: Stage) -> SliceRows[KitSlot]:
         # Wait for Spark's first rows before a transaction opens: servers end idle transactions.
         first = list(islice(rows := iter(rows), 1))
-        return KitRows(chain(first, rows), stage)
+        return SliceRows(chain(first, rows), stage)
 
-    def slots(self, batch: Batch) -> KitSlots:
-        return KitSlots(self._slots(batch), self.identity, self.staging(batch))
+    def slots(self, query_id: str) -> KitSlots:
+        return KitSlots(self, query_id)
 
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
         """Record where the markers are.
@@ -355,6 +330,3 @@ class TransactionalWork(SlotWork[KitSlot]):
         """
         if self.setting is not None:
             ledger.settle(self.setting)
-
-    def _slots(self, batch: Batch) -> Slots:
-        return Slots(self.custom, self.options, batch.query_id)

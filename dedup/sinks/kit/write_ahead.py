@@ -162,9 +162,7 @@ class WriteAheadWork(SinkWork):
 
     def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
         faults.point("kit.task.begin")
-        faults.point("kit.stage.before")
-        staged = self.staging(batch).write(batch.batch_id, slot, rows)
-        faults.point("kit.stage.after")
+        staged = self.stage(batch, slot, rows)
         faults.point("kit.task.end")
         return TaskResult(batch, staged)
 
@@ -180,7 +178,7 @@ class WriteAheadWork(SinkWork):
         """Do nothing: if the markers are elsewhere, they lack the micro-batch of the ledger."""
 
     def publish(self, staged: StagedBatch) -> Callable[[], None]:
-        batch, store = staged.batch, self.staging(staged.batch)
+        batch, store = staged.batch, self.staging(staged.batch.query_id)
         markers = SentMarkers(str(self.options.ledger), batch.query_id)
         newest = markers.newest()
         staged.check_markers({} if newest is None else {BATCH_SLOT: newest}, store.decided())
