@@ -205,7 +205,7 @@ def test_a_record_that_the_table_rejects_is_reported_and_nothing_is_written(
     sink = Sink(where, tmp_path)
     sink.work = made(where, tmp_path, COLUMNS)
     if batch_id:
-        monkeypatch.setattr(tables, "_STATEMENT_BYTES", 200)
+        monkeypatch.setattr(tables, "_BYTES", 20)
         sink.batch("run1", 0, [9])
     first = pa.record_batch({"n": pa.array([20, 21], pa.int32()), "text": ["x", "y"]})
     rows = pa.record_batch({"n": pa.array(numbers, pa.int32()), "text": texts})

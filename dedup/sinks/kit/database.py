@@ -9,8 +9,10 @@ from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyarrow as pa
+
 from dedup.errors import ConfigError, DataError, SinkError
-from dedup.sinks.columns import Unsuitable
+from dedup.sinks.columns import Unsuitable, shown_record
 from dedup.sinks.foreach_batch import columns_of
 from dedup.sinks.inspection import SinkInspection, inspection_of
 from dedup.sinks.kind import SinkKind
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 C = TypeVar("C")
+T = TypeVar("T")
 O = TypeVar("O", bound=DatabaseOptions)  # noqa: E741
 
 NOTHING_WRITTEN = " Nothing of its slice was written."
@@ -33,6 +36,8 @@ _RETRY_S = 0.2
 #: Number of free connections that a process keeps for each address.
 _KEPT = 2
 
+#: Free connections by address. They belong to the process, because Spark unpickles a new object of
+#: the sink for each task.
 _free: dict[Hashable, list[Any]] = {}
 # A forked child must not use its parent's connections. The child only forgets them: to close them
 # would end the parent's sessions.
@@ -200,3 +205,34 @@ def rejected_record(reason: str, or_else: str = "") -> DataError:
         f"query again{or_else}.",
         remedy="rejected-rows",
     )
+
+
+def with_record(error: DataError, record: pa.RecordBatch) -> DataError:
+    """Return an error of `rejected_record` that also shows the record."""
+    reason, written, advice = error.text.partition(NOTHING_WRITTEN)
+    text = f"{reason} The record is {shown_record(record)}.{written}{advice}"
+    return DataError(text, remedy=error.remedy)
+
+
+def converted(rows: pa.RecordBatch, convert: Callable[[pa.RecordBatch], T]) -> T:
+    """Return `convert(rows)`. If it raises DataError, add the first record for which it does."""
+    try:
+        return convert(rows)
+    except DataError as error:
+        while rows.num_rows > 1:
+            half = rows.slice(0, rows.num_rows // 2)
+            try:
+                convert(half)
+            except DataError:
+                rows = half
+            else:
+                rows = rows.slice(half.num_rows)
+        raise with_record(error, rows) from None
+
+
+def parts(rows: pa.RecordBatch, most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Divide rows into parts of at most `most_rows`, and of about `most_bytes` or a single row."""
+    row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
+    step = max(1, min(most_rows, most_bytes // row_bytes))
+    for begin in range(0, rows.num_rows, step):
+        yield rows.slice(begin, step)

@@ -89,9 +89,7 @@ _LOCK_WAIT, _NO_SESSION = 1205, 1094
 _ROW = re.compile(r" at row \d+$")
 
 
-def translate_error(
-    options: MysqlOptions, error: Exception, record: str | None = None
-) -> Exception:
+def _translated(options: MysqlOptions, error: Exception) -> Exception:
     """Translate the server's error for a transaction that is rolled back.
 
     Returns a `DataError` about a record, a `ConfigError` about the table or its privileges, or
@@ -104,7 +102,7 @@ def translate_error(
         return Disconnected(text)
     if _code(error) in _TRANSIENT:
         return Aborted(text)
-    return rejected_record(f"{text}." + (f" The record is {record}." if record else ""))
+    return rejected_record(f"{text}.")
 
 
 @contextmanager
@@ -112,7 +110,7 @@ def translated_errors(options: MysqlOptions) -> Iterator[None]:
     try:
         yield
     except mysql_library().Error as error:
-        raise translate_error(options, error) from None
+        raise _translated(options, error) from None
 
 
 def is_lock_wait(error: Exception) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
@@ -12,15 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.errors import ConfigError, DataError
-from dedup.sinks.columns import Unsuitable, check_names, shown_record
+from dedup.sinks.columns import Unsuitable, check_names
 from dedup.sinks.kit.database import (
     changed_columns,
     check_deciding,
+    converted,
     fitting_column,
+    parts,
     rejected_record,
+    with_record,
 )
 from dedup.sinks.mysql.columns import COLLATIONS, MysqlColumn, check_key_type, quoted
-from dedup.sinks.mysql.connections import mysql_library, translate_error
+from dedup.sinks.mysql.connections import translated_errors
 from dedup.sinks.mysql.options import MysqlOptions
 from dedup.sinks.utf8 import check_utf8, only_utf8
 
@@ -62,8 +65,8 @@ _NEXT_NUMBER = re.compile(r" AUTO_INCREMENT=\d+")
 _NAME_PART = re.compile(r"`((?:[^`]|``)+)`|([\w$]+)")
 #: Bytes of a packet before the statement.
 _PACKET_HEADER = 8
-#: Largest number of bytes of a statement with several rows, and of rows to convert at a time.
-_STATEMENT_BYTES, _ROWS = 1 << 20, 1 << 10
+#: Largest number of Arrow bytes, and of rows, of a statement with several rows.
+_BYTES, _ROWS = 1 << 20, 1 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,18 +115,13 @@ class MysqlTable:
             order = [(name, "ascending") for name in self.options.key]
             rows = rows.take(pc.sort_indices(rows, order))
         with connection.cursor() as cursor:
-            for first in range(0, rows.num_rows, _ROWS):
-                part = rows.slice(first, _ROWS)
-                values = self._values(part)
-                row = f"({','.join(['%s'] * len(self.columns))})"
+            row = f"({','.join(['%s'] * len(self.columns))})"
+            for part in parts(rows, _ROWS, _BYTES):
                 literals = [
                     cursor.mogrify(row, each).encode(errors="surrogateescape")
-                    for each in zip(*values, strict=True)
+                    for each in zip(*converted(part, self._values), strict=True)
                 ]
-                done = 0
-                for chunk in self._chunks(literals):
-                    self._insert(cursor, chunk, part.slice(done, len(chunk)))
-                    done += len(chunk)
+                self._insert(cursor, literals, part)
 
     def check(self, cursor: Any) -> None:
         """Raise ConfigError if a table has changed so that the start would reject it now.
@@ -137,70 +135,42 @@ class MysqlTable:
             raise changed_columns(self.options.table)
 
     def _values(self, rows: pa.RecordBatch) -> list[list[Any]]:
-        converted = []
+        lists = []
         for column, values in zip(self.columns, rows.columns, strict=True):
             try:
-                converted.append(column.values(values))
+                lists.append(column.values(values))
             except Unsuitable as why:
-                record = next(each for each in _singly(rows) if _unfit(column, each))
                 raise rejected_record(
-                    f"Table {self.options.table}, column {column.name!r}: {why}. The record is "
-                    f"{shown_record(record)}."
+                    f"Table {self.options.table}, column {column.name!r}: {why}."
                 ) from None
-        return converted
-
-    def _chunks(self, literals: Sequence[bytes]) -> Iterator[list[bytes]]:
-        """Divide the literals of rows, so that no statement is too long for the server."""
-        most = min(_STATEMENT_BYTES, self.packet_bytes) - self._length([])
-        chunk: list[bytes] = []
-        nbytes = 0
-        for literal in literals:
-            if chunk and nbytes + len(literal) + 1 > most:
-                yield chunk
-                chunk, nbytes = [], 0
-            chunk.append(literal)
-            nbytes += len(literal) + 1
-        if chunk:
-            yield chunk
-
-    def _statement(self, literals: Sequence[bytes]) -> bytes:
-        names = ", ".join(quoted(column.name) for column in self.columns)
-        before = f"INSERT INTO {self.name} ({names}) VALUES "
-        return before.encode() + b",".join(literals) + self._on_duplicate_key().encode()
-
-    def _length(self, literals: Sequence[bytes]) -> int:
-        return len(self._statement(literals)) + _PACKET_HEADER
+        return lists
 
     def _insert(self, cursor: Any, literals: Sequence[bytes], rows: pa.RecordBatch) -> None:
-        if len(literals) == 1 and self._length(literals) > self.packet_bytes:
-            raise rejected_record(
-                f"Table {self.options.table}: a record needs a statement of "
-                f"{self._length(literals):,} bytes, and the server's max_allowed_packet is "
-                f"{self.packet_bytes:,}. The record is {shown_record(rows)}."
-            )
+        """Insert rows, in several statements if one is too long for the server.
+
+        If the server rejects a record, raise DataError, which shows the record.
+        """
+        names = ", ".join(quoted(column.name) for column in self.columns)
+        before = f"INSERT INTO {self.name} ({names}) VALUES ".encode()
+        statement = before + b",".join(literals) + self._on_duplicate_key().encode()
+        nbytes, half = len(statement) + _PACKET_HEADER, len(literals) // 2
+        is_too_long = nbytes > self.packet_bytes
         try:
-            cursor.execute(self._statement(literals))
-        except mysql_library().Error as error:
-            if len(literals) == 1:
-                raise translate_error(self.options, error, shown_record(rows)) from None
-            translated = translate_error(self.options, error)
-            if isinstance(translated, DataError):
-                # The server has undone the statement alone. Find the record that it rejects.
-                for literal, row in zip(literals, _singly(rows), strict=True):
-                    self._insert(cursor, [literal], row)
-            raise translated from None
-
-
-def _singly(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    return (rows.slice(number, 1) for number in range(rows.num_rows))
-
-
-def _unfit(column: MysqlColumn, row: pa.RecordBatch) -> bool:
-    try:
-        column.values(row.column(column.name))
-    except Unsuitable:
-        return True
-    return False
+            if is_too_long:
+                raise rejected_record(
+                    f"Table {self.options.table}: a record needs a statement of {nbytes:,} bytes, "
+                    f"and the server's max_allowed_packet is {self.packet_bytes:,}."
+                )
+            with translated_errors(self.options):
+                cursor.execute(statement)
+        except DataError as error:
+            if not half:
+                raise with_record(error, rows) from None
+            # The server has undone the statement alone. Find the record that it rejects.
+            self._insert(cursor, literals[:half], rows.slice(0, half))
+            self._insert(cursor, literals[half:], rows.slice(half))
+            if not is_too_long:
+                raise
 
 
 def _definition(cursor: Any, table: str, options: MysqlOptions) -> bytes:

@@ -10,13 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from dedup.errors import DataError
-from dedup.sinks.columns import shown_record
+from dedup.sinks.kit.database import converted, parts, with_record
 from dedup.sinks.postgres.connections import (
     Connection,
     copied_line,
     psycopg_library,
-    reason_of,
-    rejected_record,
     translate_error,
 )
 from dedup.sinks.postgres.tables import TargetTable
@@ -55,8 +53,12 @@ class CopyRows:
         """
         import pgpq
 
-        for part in _parts(rows):
-            encoded = self._encoded(part)
+        for part in parts(rows, _ROWS, _BYTES):
+            encoded = (
+                converted(part, self._table.encoded)
+                if self._shows_record
+                else self._table.encoded(part)
+            )
             if self._encoder is None:
                 self._encoder = pgpq.ArrowToPostgresBinaryEncoder(encoded.schema)
                 self._write(self._encoder.write_header())
@@ -77,25 +79,6 @@ class CopyRows:
     def _write(self, data: bytes) -> None:
         with self._translated_errors():
             self._copy.write(data)
-
-    def _encoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        try:
-            return self._table.encoded(rows)
-        except DataError as error:
-            if not self._shows_record:
-                raise
-            raise _with_record(reason_of(error), self._first_unfit(rows)) from None
-
-    def _first_unfit(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        while rows.num_rows > 1:
-            half = rows.slice(0, rows.num_rows // 2)
-            try:
-                self._table.encoded(half)
-            except DataError:
-                rows = half
-            else:
-                rows = rows.slice(half.num_rows)
-        return rows
 
     def _keep(self, rows: pa.RecordBatch) -> None:
         self._lines += rows.num_rows
@@ -127,16 +110,5 @@ class CopyRows:
             line = copied_line(error)
             record = self._record_at(line) if line and not error.diag.message_detail else None
             if isinstance(translated, DataError) and record is not None:
-                translated = _with_record(reason_of(translated), record)
+                translated = with_record(translated, record)
             raise translated from None
-
-
-def _with_record(reason: str, record: pa.RecordBatch) -> DataError:
-    return rejected_record(f"{reason} The record is {shown_record(record)}.")
-
-
-def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
-    step = max(1, min(_ROWS, _BYTES // row_bytes))
-    for begin in range(0, rows.num_rows, step):
-        yield rows.slice(begin, step)
