@@ -29,7 +29,8 @@ def columns_of(schema: StructType) -> Columns:
     return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
 
 
-#: The last publication of each query and sink in this process: start, micro-batch and function.
+#: The last publication of each query and sink: start, micro-batch and function. This belongs to the
+#: process, because it finds other functions of the query.
 _published: dict[tuple[str, str], tuple[str, int, str]] = {}
 
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dedup")
 
-#: Start and micro-batch of the last call that returned, by query and function.
+#: Start and micro-batch of the last call that returned, by query and function. This belongs to the
+#: process, because it finds other functions of the query.
 _returned: dict[tuple[str, str], tuple[str, int]] = {}
 
 
@@ -47,6 +48,8 @@ class BatchEffects(ABC):
     """A user's function for ``foreachBatch``, and the path of the files that guard its effects."""
 
     name: ClassVar[str]
+    #: Folders with a file for each micro-batch that is in progress or done.
+    folders: ClassVar[tuple[str, ...]]
 
     def __init__(self, function: BatchFunction, at: str) -> None:
         self.function, self.at = function, located(at)
@@ -89,7 +92,9 @@ class BatchEffects(ABC):
         deleted. The successor deletes them only after it has written files of the next micro-batch.
         So this check has to be repeated after files were written.
         """
-        newest = self._newest(query_id)
+        root = self._root(query_id)
+        numbers = (number for folder in self.folders for number in batch_ids(root, folder))
+        newest = max(numbers, default=-1)
         if newest > batch_id:
             raise SinkError(
                 f"The query is at micro-batch {batch_id}, and the newest files of {self} are of "
@@ -100,9 +105,8 @@ class BatchEffects(ABC):
             )
         return newest
 
-    @abstractmethod
-    def _newest(self, query_id: str) -> int:
-        """Return the newest micro-batch that has files, or -1."""
+    def _root(self, query_id: str) -> Root:
+        return Root(below(self.at, query_id))
 
     @abstractmethod
     def _run(self, query_id: str, rows: DataFrame, batch_id: int, begun: Begun) -> None:
@@ -116,15 +120,13 @@ class Stable(BatchEffects):
     """The function that `stable` returns."""
 
     name = "stable"
-
-    def _newest(self, query_id: str) -> int:
-        return max(self._store(query_id).decided(), default=-1)
+    folders = ("manifests",)
 
     def _run(self, query_id: str, rows: DataFrame, batch_id: int, begun: Begun) -> None:
         from dedup.spark.driver.columns import check_carried
 
         check_carried(rows.schema)
-        store = self._store(query_id)
+        store = SliceStore(self.at, query_id, self.name)
         if batch_id in store.decided():
             _run_to_the_end(rows)
             slices = store.manifest(batch_id, ())
@@ -136,19 +138,13 @@ class Stable(BatchEffects):
         self.function(_staged_rows(rows, store, slices, str(self)), batch_id)
         faults.point("stable.called")
 
-    def _store(self, query_id: str) -> SliceStore:
-        return SliceStore(self.at, query_id, self.name)
-
 
 class OncePerBatch(BatchEffects):
     """The function that `once_per_batch` returns."""
 
     name = "once_per_batch"
+    folders = ("attempts", "done")
     calls_repeated = 0
-
-    def _newest(self, query_id: str) -> int:
-        root = self._root(query_id)
-        return max([*batch_ids(root, "attempts"), *batch_ids(root, "done")], default=-1)
 
     def _run(self, query_id: str, rows: DataFrame, batch_id: int, begun: Begun) -> None:
         root = self._root(query_id)
@@ -156,7 +152,7 @@ class OncePerBatch(BatchEffects):
         is_first = root.create_bytes(attempt, _record(batch_id))
         self._refuse_older(query_id, batch_id)
         begun.note(batch_id)
-        clean(root, ("attempts", "done"), batch_id)
+        clean(root, self.folders, batch_id)
         if root.exists(done):
             _run_to_the_end(rows)
             return
@@ -171,9 +167,6 @@ class OncePerBatch(BatchEffects):
         faults.point("once.called")
         root.create_bytes(done, _record(batch_id))
         faults.point("once.done")
-
-    def _root(self, query_id: str) -> Root:
-        return Root(below(self.at, query_id))
 
 
 def stable(function: BatchFunction, *, at: str) -> Stable:

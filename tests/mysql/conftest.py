@@ -27,9 +27,9 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def where(server: Server) -> Iterator[dict[str, Any]]:
     """How to connect to a database of the test's own, as arguments of ``connect``."""
-    from dedup.sinks.kit.database import forget_connections
     from dedup.sinks.kit.slots import forget_slots
     from tests.mysql.tables import run
+    from tests.support.connections import forget_connections
 
     name = f"t{uuid.uuid4().hex[:12]}"
     run(server.where(), f"CREATE DATABASE {name}")

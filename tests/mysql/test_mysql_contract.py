@@ -10,11 +10,11 @@ from typing import Any
 import pymysql
 import pytest
 
-from dedup.sinks.kit.database import forget_connections
 from dedup.testing import check_sink
 from dedup.testing.sinks import SinkContract, SinkOutput
 from tests.mysql.server import Server
 from tests.mysql.tables import MODES, Sink, Where, run, updates
+from tests.support.connections import forget_connections
 from tests.support.needs import some_long
 
 

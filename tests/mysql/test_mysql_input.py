@@ -15,13 +15,13 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.errors import ConfigError, DataError, DedupError, MissingExtraError, SinkError
 from dedup.sinks import mysql_ddl, mysql_sink
 from dedup.sinks.kit import database
-from dedup.sinks.kit.database import forget_connections
 from dedup.sinks.mysql import tables
 from dedup.sinks.mysql.options import mysql_options
 from dedup.testing.sinks import once
 from tests.mysql.server import Server
 from tests.mysql.tables import Sink, Where, as_user, batch_of, made, run, updates, write
 from tests.postgres.server import free_port
+from tests.support.connections import forget_connections
 from tests.support.needs import long, some_long
 
 COLUMNS = [("n", "int"), ("text", "string")]

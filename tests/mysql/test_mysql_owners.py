@@ -16,7 +16,7 @@ import pymysql
 import pytest
 
 from dedup.errors import ConfigError, DataError, SinkError
-from dedup.sinks.kit.database import _free, forget_connections, give_back
+from dedup.sinks.kit.database import _free, give_back
 from dedup.sinks.kit.slots import KitSlots
 from dedup.sinks.mysql.connections import connected
 from dedup.sinks.protocol import Fenced, PublishedSlice
@@ -24,6 +24,7 @@ from dedup.testing import faults
 from dedup.testing.sinks import QUERY, once
 from tests.mysql.server import Server
 from tests.mysql.tables import HARMS, Sink, Where, as_user, batch_of, commits, run
+from tests.support.connections import forget_connections
 from tests.support.needs import long, some_long
 from tests.support.processes import stands_still
 from tests.support.proxy import Harm, Proxy

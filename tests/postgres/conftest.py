@@ -43,8 +43,8 @@ def database(server: Server) -> Iterator[str]:
 def _made(server: Server, statements: str, dsn: str) -> Iterator[str]:
     import psycopg
 
-    from dedup.sinks.kit.database import forget_connections
     from dedup.sinks.kit.slots import forget_slots
+    from tests.support.connections import forget_connections
 
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute(statements.encode())

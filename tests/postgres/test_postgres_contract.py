@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from dedup.sinks.kit.database import forget_connections
 from dedup.testing import check_sink
 from dedup.testing.sinks import SinkContract, SinkOutput
 from tests.postgres.tables import Sink, run, updates
+from tests.support.connections import forget_connections
 from tests.support.needs import long
 
 MODES = [{}, {"mode": "atomic"}, {"mode": "upsert", "key": "n"}]

@@ -14,7 +14,6 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 
 from dedup.errors import ConfigError, DataError, DedupError, SinkError
 from dedup.sinks.data_source import source_of
-from dedup.sinks.kit.database import forget_connections
 from dedup.sinks.postgres import copy_rows
 from dedup.sinks.postgres.columns import column_type
 from dedup.sinks.postgres.connections import connected
@@ -23,6 +22,7 @@ from dedup.sinks.postgres.options import postgres_options
 from dedup.sinks.postgres.sink import ready
 from tests.postgres.server import Server, free_port
 from tests.postgres.tables import Sink, batch_of, once, run, write
+from tests.support.connections import forget_connections
 from tests.support.needs import long
 
 COLUMNS = [("n", "int"), ("text", "string")]

@@ -9,11 +9,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from dedup.sinks.kit.database import _free, forget_connections
+from dedup.sinks.kit.database import _free
 from dedup.sinks.kit.slots import KitSlots
 from dedup.sinks.postgres.connections import connected, give_back, transaction
 from dedup.sinks.protocol import Aborted, Fenced, PublishedSlice
 from tests.postgres.tables import QUERY, Sink, once, run
+from tests.support.connections import forget_connections
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from dedup.errors import DataError
-from dedup.sinks.kit.database import forget_connections
 from dedup.sinks.postgres import quarantine as quarantine_table
 from dedup.sinks.protocol import PublishedSlice, StagedSlice
 from tests.postgres.tables import QUERY, Sink, batch_of, once, run, write
+from tests.support.connections import forget_connections
 
 MODES = [{}, {"mode": "upsert", "key": "n"}, {"mode": "atomic"}, {"mode": "atomic", "key": "n"}]
 BAD = {

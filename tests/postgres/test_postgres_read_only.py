@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from dedup.errors import ConfigError, SinkError, restart_helps
-from dedup.sinks.kit.database import forget_connections
 from dedup.sinks.postgres.options import postgres_options
 from dedup.sinks.postgres.sink import ready
 from tests.postgres.server import Server
 from tests.postgres.tables import Sink, once, run
+from tests.support.connections import forget_connections
 
 SETTING = "default_transaction_read_only"
 

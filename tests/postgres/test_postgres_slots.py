@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from dedup.errors import SinkError
-from dedup.sinks.kit.database import forget_connections
 from dedup.sinks.protocol import PublishedSlice, StagedSlice
 from tests.postgres.server import Server
 from tests.postgres.tables import HARMS, Sink, batch_of, commits, once, run
+from tests.support.connections import forget_connections
 from tests.support.frozen_task import frozen_task
 from tests.support.needs import some_long
 from tests.support.proxy import Harm, Proxy

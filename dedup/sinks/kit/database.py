@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from dedup.errors import ConfigError, DataError, SinkError
+from dedup.errors import ConfigError, DataError, DedupError, SinkError
 from dedup.sinks.columns import Unsuitable, shown_record
 from dedup.sinks.foreach_batch import columns_of
 from dedup.sinks.inspection import SinkInspection, inspection_of
@@ -19,14 +19,13 @@ from dedup.sinks.kind import SinkKind
 from dedup.sinks.kit.slots import TransactionalWork
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.marker import Marker
-from dedup.sinks.options import DatabaseOptions
+from dedup.sinks.options import ATOMIC, DatabaseOptions
 from dedup.sinks.protocol import Aborted
 from dedup.spark.driver.checkpoint_log import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-C = TypeVar("C")
 T = TypeVar("T")
 O = TypeVar("O", bound=DatabaseOptions)  # noqa: E741
 
@@ -46,17 +45,17 @@ os.register_at_fork(after_in_child=_free.clear)
 
 def take_connection(
     address: Hashable,
-    connect: Callable[[], C],
+    connect: Callable[[], T],
     may_pass: Callable[[Exception], bool],
     timeout_s: float,
-) -> C:
+) -> T:
     """Return a connection of DB-API that this process has kept, or else a new one.
 
     Repeats `connect` for `timeout_s` after errors that `may_pass`, then raises the last error.
     """
     with suppress(KeyError, IndexError):  # another thread may have taken the last connection
         while True:
-            kept: C = _free[address].pop()
+            kept: T = _free[address].pop()
             if _is_alive(kept):
                 return kept
     deadline_s = time.monotonic() + timeout_s
@@ -90,15 +89,22 @@ def give_back(address: Hashable, connection: Any) -> None:
     close(connection)
 
 
-def forget_connections() -> None:
-    while _free:
-        for connection in _free.popitem()[1]:
-            close(connection)
-
-
 def close(connection: Any) -> None:
     with suppress(Exception):
         connection.close()
+
+
+def no_connection(server: str, options: str, problem: str, *, may_pass: bool) -> DedupError:
+    """Return the error for a server that could not be connected to with some options."""
+    if may_pass:
+        return SinkError(
+            f"No connection to {server}: {problem}. Nothing was written. Start the query again "
+            f"once the server answers, or correct {options}."
+        )
+    return ConfigError(
+        f"{server} cannot be used with {options}: {problem}. Correct {options}, or the server's "
+        "users and databases."
+    )
 
 
 @contextmanager
@@ -160,14 +166,30 @@ def database_kind(
     )
 
 
+class DatabaseSink(TransactionalSink[T]):
+    """The sink into one table of a database. Its options and table have full names of tables."""
+
+    options: DatabaseOptions
+    table: Any
+
+    @property
+    def parallel(self) -> bool:  # type: ignore[override]
+        return self.options.mode != ATOMIC
+
+    @property
+    def markers(self) -> str:
+        """The table of markers, for statements in which a percent sign begins a parameter."""
+        return str(self.options.markers).replace("%", "%%")
+
+
 def database_work(
-    sink: TransactionalSink[Any], options: DatabaseOptions, address: object, table: str
+    sink: DatabaseSink[Any], address: object, crash_risk: tuple[str, str] | None = None
 ) -> TransactionalWork:
-    """Return the work of a sink. `table` and `options.markers` are full names of its tables."""
+    options = sink.options
     # Hashed, because the address may hold a password.
     identity = blake2b(repr((address, options.markers)).encode(), digest_size=16).digest()
-    setting = {"table": table, "markers": str(options.markers)}
-    return TransactionalWork(options, sink, identity, setting)
+    setting = {"table": sink.table.name, "markers": str(options.markers)}
+    return TransactionalWork(options, sink, identity, setting, crash_risk)
 
 
 def create_table(

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dedup.errors import ConfigError, DedupError, SinkError
+from dedup.errors import ConfigError
 from dedup.errors.lazy import library
 from dedup.errors.redaction import without_secrets
-from dedup.sinks.kit.database import give_back, rejected_record, take_connection
+from dedup.sinks.kit.database import give_back, no_connection, rejected_record, take_connection
 from dedup.sinks.mysql.options import MysqlOptions
 from dedup.sinks.protocol import Aborted, Disconnected
 
@@ -60,7 +60,8 @@ def connected(options: MysqlOptions) -> Any:
         return take_connection(options.connect, connect, _may_pass, options.timeout_seconds)
     except (library.Error, TypeError, ValueError, OSError, RuntimeError) as error:
         # PyMySQL rejects arguments, cannot read a file, or lacks a library.
-        raise _no_connection(options, error) from None
+        problem, may_pass = _shown(options, error), _may_pass(error)
+        raise no_connection("MySQL", "the options mysql.*", problem, may_pass=may_pass) from None
 
 
 @contextmanager
@@ -139,16 +140,3 @@ def _shown(options: MysqlOptions, error: Exception) -> str:
     text = " ".join(str(error.args[-1] if error.args else error).split()).rstrip(".")
     text = _ROW.sub("", text)
     return without_secrets(text, {name: str(value) for name, value in options.connect})
-
-
-def _no_connection(options: MysqlOptions, error: Exception) -> DedupError:
-    text = _shown(options, error)
-    if _may_pass(error):
-        return SinkError(
-            f"No connection to MySQL: {text}. Nothing was written. Start the query again once the "
-            "server answers, or correct the options mysql.*."
-        )
-    return ConfigError(
-        f"MySQL cannot be used with these options mysql.*: {text}. Correct them, or the server's "
-        "users and databases."
-    )

@@ -8,9 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dedup.sinks.kit.database import answering_server, close, database_work, give_back
+from dedup.sinks.kit.database import DatabaseSink, answering_server, close, database_work, give_back
 from dedup.sinks.kit.slots import Stored, TransactionalWork
-from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.marker import Marker
 from dedup.sinks.mysql.columns import quoted
 from dedup.sinks.mysql.connections import (
@@ -23,7 +22,6 @@ from dedup.sinks.mysql.connections import (
 )
 from dedup.sinks.mysql.options import MysqlOptions
 from dedup.sinks.mysql.tables import MysqlTable, crash_risk, exists, find_table, located
-from dedup.sinks.options import ATOMIC
 
 #: A name of a session in one transaction. The number alone may be of another session, because the
 #: server counts from 1 again after a restart.
@@ -39,20 +37,11 @@ CREATE TABLE IF NOT EXISTS {name} (
 
 
 @dataclass(frozen=True)
-class MysqlSink(TransactionalSink[Any]):
+class MysqlSink(DatabaseSink[Any]):
     """The sink into one table. Spark sends this object to the tasks."""
 
     options: MysqlOptions
     table: MysqlTable
-
-    @property
-    def parallel(self) -> bool:  # type: ignore[override]
-        return self.options.mode != ATOMIC
-
-    @property
-    def _markers(self) -> str:
-        # PyMySQL takes percent signs for places of parameters.
-        return str(self.options.markers).replace("%", "%%")
 
     def begin(self) -> Any:
         connection = connected(self.options)
@@ -76,21 +65,19 @@ class MysqlSink(TransactionalSink[Any]):
             cursor.execute(wait, (_PATIENCE_S,))
             try:
                 self._lock(cursor, key)
-                is_locked = True
             except mysql_library().OperationalError as error:
                 if not is_lock_wait(error):
                     raise
                 self._end_holder(key)
-                is_locked = False
-            cursor.execute(wait, (self.options.timeout_seconds,))
-            if not is_locked:
+                cursor.execute(wait, (self.options.timeout_seconds,))
                 self._lock(cursor, key)
-            cursor.execute(f"SELECT marker FROM {self._markers} WHERE marker_key = %s", (key,))
+            cursor.execute(wait, (self.options.timeout_seconds,))
+            cursor.execute(f"SELECT marker FROM {self.markers} WHERE marker_key = %s", (key,))
             return bytes(cursor.fetchone()[0]).decode()
 
     def _lock(self, cursor: Any, key: str) -> None:
         cursor.execute(
-            f"INSERT INTO {self._markers} (marker_key, marker, holder) VALUES (%s, '', {_SESSION}) "
+            f"INSERT INTO {self.markers} (marker_key, marker, holder) VALUES (%s, '', {_SESSION}) "
             f"ON DUPLICATE KEY UPDATE holder = {_SESSION}",
             (key,),
         )
@@ -105,7 +92,7 @@ class MysqlSink(TransactionalSink[Any]):
     def _holder(self, key: str, level: str) -> bytes | None:
         with session(self.options) as cursor:
             cursor.execute(f"SET TRANSACTION ISOLATION LEVEL READ {level}")
-            cursor.execute(f"SELECT holder FROM {self._markers} WHERE marker_key = %s", (key,))
+            cursor.execute(f"SELECT holder FROM {self.markers} WHERE marker_key = %s", (key,))
             row = cursor.fetchone()
             return row and bytes(row[0])
 
@@ -115,7 +102,7 @@ class MysqlSink(TransactionalSink[Any]):
     def write_marker(self, transaction: Any, key: str, marker: str) -> None:
         with translated_errors(self.options), transaction.cursor() as cursor:
             cursor.execute(
-                f"UPDATE {self._markers} SET marker = %s WHERE marker_key = %s", (marker, key)
+                f"UPDATE {self.markers} SET marker = %s WHERE marker_key = %s", (marker, key)
             )
 
     def commit(self, transaction: Any) -> None:
@@ -142,8 +129,7 @@ def ready(options: MysqlOptions, columns: Sequence[tuple[str, str]]) -> Transact
             cursor.execute(_MARKERS.format(name=markers))
         table = find_table(cursor, options, columns)
         risk = crash_risk(cursor)
-    work = database_work(MysqlSink(options, table), options, options.connect, table.name)
-    return replace(work, crash_risk=risk)
+    return database_work(MysqlSink(options, table), options.connect, risk)
 
 
 def read_markers(options: MysqlOptions) -> list[Marker]:

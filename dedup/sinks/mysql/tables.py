@@ -93,11 +93,10 @@ class MysqlTable:
         others = [column.name for column in self.columns if column.name not in key]
         if not others:  # the row keeps its values
             others = [key[0]]
-        if version is None:
-            pairs = [f"{quoted(name)} = VALUES({quoted(name)})" for name in others]
-            return f" ON DUPLICATE KEY UPDATE {', '.join(pairs)}"
-        old, new = quoted(version), f"VALUES({quoted(version)})"
-        newer = f"{new} > {old} OR {old} IS NULL AND {new} IS NOT NULL"
+        newer = "TRUE"
+        if version is not None:
+            old, new = quoted(version), f"VALUES({quoted(version)})"
+            newer = f"{new} > {old} OR {old} IS NULL AND {new} IS NOT NULL"
         # The server assigns from left to right, so the version, which decides, comes last.
         others.sort(key=lambda name: name == version)
         pairs = [

@@ -192,15 +192,7 @@ def _no_connection(dsn: str, error: Any) -> DedupError:
     if "session is read-only" in text:  # target_session_attrs=read-write rejects a role, too
         with suppress(psycopg_library().Error):
             refuse_read_only(psycopg_library().connect(dsn, target_session_attrs="any"))
-    if _may_pass(error):
-        return SinkError(
-            f"No connection to PostgreSQL: {text}. Nothing was written. Start the query again once "
-            "the server answers, or correct the option dsn."
-        )
-    return ConfigError(
-        f"PostgreSQL cannot be used with this dsn: {text}. Correct the option dsn, or the server's "
-        "users and databases."
-    )
+    return database.no_connection("PostgreSQL", "the option dsn", text, may_pass=_may_pass(error))
 
 
 def without_password(dsn: str, text: str) -> str:

@@ -22,11 +22,9 @@ from typing import Any
 import pyarrow as pa
 
 from dedup.errors import DataError, SinkError
-from dedup.sinks.kit.database import answering_server, database_work
+from dedup.sinks.kit.database import DatabaseSink, answering_server, database_work
 from dedup.sinks.kit.slots import Stored, TransactionalWork
-from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.marker import BATCH_SLOT, Marker
-from dedup.sinks.options import ATOMIC
 from dedup.sinks.postgres.connections import (
     Connection,
     connected,
@@ -74,19 +72,11 @@ class PostgresTransaction:
 
 
 @dataclass(frozen=True)
-class PostgresSink(TransactionalSink[PostgresTransaction]):
+class PostgresSink(DatabaseSink[PostgresTransaction]):
     """The sink into one table. Spark sends this object to the tasks."""
 
     options: PostgresOptions
     table: TargetTable
-
-    @property
-    def parallel(self) -> bool:  # type: ignore[override]
-        return self.options.mode != ATOMIC
-
-    @property
-    def _markers(self) -> str:
-        return str(self.options.markers).replace("%", "%%")  # psycopg interprets a single %
 
     def begin(self) -> PostgresTransaction:
         """Open a transaction with time limits, whose commit reaches the disk.
@@ -120,14 +110,14 @@ class PostgresSink(TransactionalSink[PostgresTransaction]):
                 with self._ending_blockers(connection):
                     # A row that is missing cannot be locked.
                     connection.execute(
-                        f"INSERT INTO {self._markers} (query_id, sink, slot, owner) "
+                        f"INSERT INTO {self.markers} (query_id, sink, slot, owner) "
                         f"VALUES (%s, %s, %s, '{_NOBODY}') ON CONFLICT DO NOTHING",
                         slot,
                     )
                     row = self._locked(connection, slot)
             if number == BATCH_SLOT:
                 [(slots,)] = connection.execute(
-                    f"SELECT coalesce(max(slot) + 1, 0) FROM {self._markers} "
+                    f"SELECT coalesce(max(slot) + 1, 0) FROM {self.markers} "
                     "WHERE query_id = %s AND sink = %s",
                     (query_id, sink),
                 ).fetchall()
@@ -137,7 +127,7 @@ class PostgresSink(TransactionalSink[PostgresTransaction]):
 
     def _locked(self, connection: Connection, slot: tuple[str, str, int], how: str = "") -> Any:
         return connection.execute(
-            f"SELECT nullif(owner, '{_NOBODY}')::text, marker FROM {self._markers} {_THIS_SLOT} "
+            f"SELECT nullif(owner, '{_NOBODY}')::text, marker FROM {self.markers} {_THIS_SLOT} "
             f"FOR UPDATE {how}",
             slot,
         ).fetchone()
@@ -186,7 +176,7 @@ class PostgresSink(TransactionalSink[PostgresTransaction]):
             if transaction.rows is not None and stored.marker is not None:
                 self._end_rows(transaction.connection, transaction.rows, stored.marker)
             transaction.connection.execute(
-                f"INSERT INTO {self._markers} (query_id, sink, slot, owner, marker) "
+                f"INSERT INTO {self.markers} (query_id, sink, slot, owner, marker) "
                 "VALUES (%s, %s, %s, %s, %s) ON CONFLICT (query_id, sink, slot) "
                 "DO UPDATE SET owner = EXCLUDED.owner, marker = EXCLUDED.marker",
                 (*_slot_of(key), stored.owner, newest),
@@ -250,7 +240,7 @@ def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> Trans
             quarantine = make_own_table(connection, quarantine, COLUMNS)
         settled = replace(options, markers=markers, quarantine=quarantine)
         table = find_table(connection, settled, columns)
-    return database_work(PostgresSink(settled, table), settled, options.dsn, table.name)
+    return database_work(PostgresSink(settled, table), options.dsn)
 
 
 def read_markers(options: PostgresOptions) -> list[Marker]:
