@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dedup.errors import ConfigError
 
 #: Largest number of characters of a record that an error shows.
 _SHOWN = 500
-
-
 #: Largest number of decimal digits of Spark's integer types.
 _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
@@ -85,6 +84,17 @@ def fitting_decimal(spark: str, kind: str, room: tuple[int, int] | None) -> tupl
             f"{room[0]} and {room[1]}"
         )
     return size
+
+
+def check_length(texts: pa.Array, limit: int | None, unit: str = "characters") -> None:
+    """Raise Unsuitable if a text is longer than a column. `unit` is ``characters`` or ``bytes``.
+
+    Servers silently remove blanks beyond the limit.
+    """
+    lengths = pc.utf8_length(texts) if unit == "characters" else pc.binary_length(texts)
+    most = pc.max(lengths).as_py() or 0
+    if limit is not None and most > limit:
+        raise Unsuitable(f"value too long: {most:,} {unit}, and the column takes {limit:,}")
 
 
 def shown_record(row: pa.RecordBatch) -> str:

@@ -95,7 +95,7 @@ class StagedFiles:
         """Create the folders, and remove the staged files of killed runs."""
         for root in self._roots():
             root.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(root / STAGING, ignore_errors=True)
+        self.close()
 
     def close(self) -> None:
         for root in self._roots():

@@ -1007,7 +1007,7 @@ MUTANTS = (
     ),
     _mutant(
         "MySQL cuts blanks at the end of a text",
-        "sinks/mysql/columns.py",
+        "sinks/columns.py",
         "if limit is not None and most > limit:",
         "if False:",
         "mysql/test_mysql_types.py",

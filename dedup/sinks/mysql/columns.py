@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.errors import ConfigError
-from dedup.sinks.columns import Unsuitable, decimal_size, fitting_decimal, plain_type
+from dedup.sinks.columns import Unsuitable, check_length, decimal_size, fitting_decimal, plain_type
 from dedup.sinks.kit.database import create_table
 
 if TYPE_CHECKING:
@@ -104,19 +104,12 @@ class MysqlColumn:
         if pa.types.is_floating(kind) and pc.all(pc.is_finite(array)).as_py() is False:
             raise Unsuitable("NaN and infinity have no value in MySQL")
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            self._check_length(array)
+            if self.kind == "varchar":
+                check_length(array, self.characters)
+            else:
+                check_length(array, self.octets, "bytes")
             array = array if self.kind in _TEXTS else array.cast(pa.binary())
         return list(array.to_pylist())
-
-    def _check_length(self, array: pa.Array) -> None:
-        # The server would silently remove blanks beyond the limit.
-        in_characters = self.kind == "varchar"
-        lengths = pc.utf8_length(array) if in_characters else pc.binary_length(array)
-        limit = self.characters if in_characters else self.octets
-        most = pc.max(lengths).as_py() or 0
-        if limit is not None and most > limit:
-            unit = "characters" if in_characters else "bytes"
-            raise Unsuitable(f"value too long: {most:,} {unit}, and the column takes {limit:,}")
 
 
 _ADVICE = "make it a text with to_json(...)"

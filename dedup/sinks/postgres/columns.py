@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup.sinks.columns import Unsuitable, decimal_size, fitting_decimal, plain_type
+from dedup.sinks.columns import Unsuitable, check_length, decimal_size, fitting_decimal, plain_type
 from dedup.sinks.kit.database import create_table
 from dedup.spark.id_encoding import encode_ids
 
@@ -75,12 +75,7 @@ class Encoding:
         """Return values in the column's form, or raise Unsuitable if a value does not fit."""
         _check_days(values)
         if self.longest is not None:
-            # Check the length here, because the server silently removes blanks beyond the limit.
-            most = pc.max(pc.utf8_length(values)).as_py() or 0
-            if most > self.longest:
-                raise Unsuitable(
-                    f"value too long: {most:,} characters, and the column takes {self.longest:,}"
-                )
+            check_length(values, self.longest)
         if self.kind == "uuid":
             return _uuid(values, any_case=not self.is_compared)
         if self.kind == "jsonb":

@@ -64,7 +64,7 @@ def connected(dsn: str, timeout_s: float) -> Connection:
 
 def give_back(dsn: str, connection: Connection) -> None:
     if connection.info.transaction_status == psycopg_library().pq.TransactionStatus.ACTIVE:
-        # It has an open COPY, and accepts no other command. To close it rolls the COPY back.
+        # It has an open COPY, and a rollback would wait forever. To close it rolls the COPY back.
         connection.close()
     else:
         database.give_back(dsn, connection)

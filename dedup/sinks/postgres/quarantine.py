@@ -29,7 +29,7 @@ import pyarrow as pa
 from dedup.errors import DataError
 from dedup.sinks.columns import record_as_json
 from dedup.sinks.marker import Marker
-from dedup.sinks.postgres.connections import Connection, psycopg_library, reason_of, translate_error
+from dedup.sinks.postgres.connections import Connection, reason_of, translated_errors
 from dedup.sinks.postgres.copy_rows import CopyRows
 from dedup.sinks.postgres.tables import TargetTable
 
@@ -138,15 +138,10 @@ class RejectedRecords:
     def _attempt(self, act: Callable[[], object]) -> str | None:
         """Call `act` under a savepoint. Return why the table rejects a record, or None."""
         try:
-            with self._connection.transaction():
+            with translated_errors(self._table.options.table), self._connection.transaction():
                 act()
         except DataError as error:
             return reason_of(error)
-        except psycopg_library().Error as error:
-            translated = translate_error(error, self._table.options.table)
-            if not isinstance(translated, DataError):
-                raise
-            return reason_of(translated)
         return None
 
     def _add(self, reason: str, record: str) -> None:

@@ -41,7 +41,7 @@ from dedup.sinks.postgres.tables import (
     TargetTable,
     find_table,
     make_own_table,
-    schema_of,
+    markers_table,
 )
 from dedup.sinks.protocol import Aborted
 
@@ -233,7 +233,7 @@ def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> Trans
     answering = answering_server("Start the query again")
     with answering, translated_errors(options.table), transaction(options) as connection:
         refuse_read_only(connection)
-        markers = options.markers or f"{schema_of(connection, options.table)}.dedup_markers"
+        markers = markers_table(connection, options)
         markers = make_own_table(connection, markers, _COLUMNS, MARKERS_KEY)
         quarantine = options.quarantine
         if quarantine is not None:
@@ -247,7 +247,7 @@ def read_markers(options: PostgresOptions) -> list[Marker]:
     """Return the newest marker of each slot that a sink has, in any query."""
     sink = options.name
     with translated_errors(options.table), transaction(options) as connection:
-        table = options.markers or f"{schema_of(connection, options.table)}.dedup_markers"
+        table = markers_table(connection, options)
         if connection.execute("SELECT to_regclass(%s)", [table]).fetchone() == (None,):
             return []
         rows = connection.execute(

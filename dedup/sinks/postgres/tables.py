@@ -245,8 +245,11 @@ def _check_key(connection: Connection, table: str, key: Sequence[str]) -> None:
         )
 
 
-def schema_of(connection: Connection, table: str) -> str:
-    return quoted(_find(connection, table)[0])
+def markers_table(connection: Connection, options: PostgresOptions) -> str:
+    """Return the option markers, or else the default name in the schema of the target table."""
+    if options.markers is not None:
+        return options.markers
+    return f"{quoted(_find(connection, options.table)[0])}.dedup_markers"
 
 
 def full_name(connection: Connection, table: str) -> str:
