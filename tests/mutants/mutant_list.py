@@ -697,7 +697,7 @@ MUTANTS = (
     ),
     _mutant(
         "sums of pages ignore the upper half of a word",
-        "kernel/_numpy_hash.py",
+        "kernel/_numpy.py",
         "folded = (words ^ (words >> np.uint64(32)))",
         "folded = (words & np.uint64(0xFFFFFFFF))",
         "unit/test_kernel_pages.py",

@@ -30,7 +30,7 @@ PACKAGES = {
 _DOTTED = re.compile(r"(?<![\w./-])dedup(?:\.[A-Za-z_]\w*)+(?![\w=/-]|\.[\w*{<])")
 #: Names of columns, properties of tables and threads, not of modules.
 _OTHER = {
-    "dedup.content", "dedup.goes_on", "dedup.kafka.client", "dedup.marker", "dedup.metrics",
+    "dedup.content", "dedup.goes_on", "dedup.kafka.client", "dedup.marker",
     "dedup.place_in_kafka", "dedup.rows", "dedup.sink", "dedup.verdicts",
 }  # fmt: skip
 
