@@ -20,11 +20,11 @@ import numpy as np
 
 from benchmarks.results import FOLDER, finish, median
 from dedup import kernel
-from dedup.core.arrays import BOOL, U64
 from dedup.core.entries import Entries
 from dedup.core.filter import PAGE_BLOCKS, PAGE_BYTES, SplitBlockFilter
 from dedup.core.policy import Policy
 from dedup.core.segment import SegmentPlan, SegmentRef
+from dedup.kernel.arrays import BOOL, U64
 from dedup.tools.tuning.load import CountingStore, Load, drive, synthetic_keys
 
 

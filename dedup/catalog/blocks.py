@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from dedup import kernel
-from dedup.core.arrays import I64, U8, U64, offsets_of
 from dedup.core.hash_ranges import range_indexes
 from dedup.core.keys import Keys
+from dedup.kernel.arrays import I64, U8, U64, offsets_of
 
 #: Mean number of IDs in a block. Half as many make lookups slower, twice as many gain little.
 IDS_PER_BLOCK = 64

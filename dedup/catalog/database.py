@@ -21,10 +21,10 @@ from dedup import kernel
 from dedup.catalog.blocks import block_numbers, joined
 from dedup.catalog.segment_file import META_KEY, SegmentMeta, rocks_errors, table_options
 from dedup.catalog.table import Table
-from dedup.core.arrays import I64, U8, U64
 from dedup.core.entries import Entries
 from dedup.core.keys import Keys
 from dedup.core.ports import ABSENT_MS
+from dedup.kernel.arrays import I64, U8, U64
 
 #: A lookup holds about this many bytes of blocks at a time.
 _LOOKUP_BYTES = 32 << 20

@@ -14,11 +14,11 @@ import numpy as np
 import rocksdict
 
 from dedup.catalog.blocks import block_bounds, block_count, encode_blocks
-from dedup.core.arrays import U64
 from dedup.core.entries import Entries, merged
 from dedup.core.hash_ranges import hash_range, spread_hashes
 from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.errors import CatalogError, faults
+from dedup.kernel.arrays import U64
 from dedup.values.parse import OtherVersion, parse_json
 
 SEGMENT_FORMAT = 1

@@ -17,11 +17,11 @@ import numpy as np
 from dedup.catalog.layout import SIDECAR_SUFFIX
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.view import Views
-from dedup.core.arrays import BOOL, U64
 from dedup.core.filter import BLOCK_BYTES, FilterHead, SplitBlockFilter, blocks_in, head_bytes
 from dedup.core.segment import SegmentRef
 from dedup.core.sizing import predicted_fpr
 from dedup.errors import FilterDamaged, faults
+from dedup.kernel.arrays import BOOL, U64
 from dedup.storage.root import ObjectMissing
 
 _REBUILT_SUFFIX = ".rebuilt"

@@ -16,13 +16,13 @@ from dedup.catalog.segment_file import write_segment_file
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.sidecars import Sidecars
 from dedup.catalog.view import Views
-from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter, head_bytes
 from dedup.core.hash_ranges import hash_range, spread_hashes
 from dedup.core.keys import Keys
 from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.errors import faults
+from dedup.kernel.arrays import BOOL, I64, U64
 
 
 @dataclass(frozen=True, slots=True)

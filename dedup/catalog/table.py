@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dedup.core.arrays import I64, U8, U64
 from dedup.core.keys import Keys
 from dedup.kernel import tables
+from dedup.kernel.arrays import I64, U8, U64
 
 #: Footer of RocksDB's block-based table, version 6: checksum type, extended magic, checksum,
 #: context, bytes of the metaindex, zeros, version, magic.

@@ -21,11 +21,11 @@ from dedup.catalog.layout import SEGMENT_SUFFIX
 from dedup.catalog.open_views import PROCESS_VIEWS, OpenViews
 from dedup.catalog.segment_file import RocksError, file_crc32, rocks_errors
 from dedup.catalog.shard_files import ShardFiles
-from dedup.core.arrays import I64, U64
 from dedup.core.entries import Entries
 from dedup.core.keys import Keys
 from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError, OtherRelease, SegmentDamaged, faults
+from dedup.kernel.arrays import I64, U64
 from dedup.storage.root import ObjectMissing
 from dedup.values.parse import OtherVersion
 

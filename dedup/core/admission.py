@@ -8,10 +8,10 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from dedup.core.arrays import BOOL, I64, U8
 from dedup.core.arrival import Verdict
 from dedup.core.clocks import NEVER_MS
 from dedup.errors import DataError
+from dedup.kernel.arrays import BOOL, I64, U8
 
 Late: TypeAlias = Literal["emit", "drop"]
 NullIds: TypeAlias = Literal["emit", "drop", "error"]

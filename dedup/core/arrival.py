@@ -19,10 +19,10 @@ from enum import IntEnum
 import numpy as np
 
 from dedup import kernel
-from dedup.core.arrays import BOOL, I64, U8
 from dedup.core.horizon import within_horizon
 from dedup.core.lookup import Matches
 from dedup.core.payload import pairs_in_groups
+from dedup.kernel.arrays import BOOL, I64, U8
 
 
 class Verdict(IntEnum):

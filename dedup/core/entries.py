@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dedup import kernel
-from dedup.core.arrays import I64, U64
 from dedup.core.keys import Keys
 from dedup.core.payload import joined_digests
+from dedup.kernel.arrays import I64, U64
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -39,10 +39,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dedup import kernel
-from dedup.core.arrays import BOOL, I64, U8, U64
 from dedup.core.sizing import MAX_BLOCKS, blocks_for
 from dedup.errors import FilterDamaged
-from dedup.kernel.arrays import U32
+from dedup.kernel.arrays import BOOL, I64, U8, U32, U64
 from dedup.values.parse import OtherVersion
 
 BLOCK_BYTES = 32

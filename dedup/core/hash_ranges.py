@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dedup.core.arrays import I64, U64
+from dedup.kernel.arrays import I64, U64
 
 #: Largest number of hash ranges of a bucket, given by the upper 16 bits of a hash.
 MAX_HASH_RANGES = 1 << 16

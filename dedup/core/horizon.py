@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dedup.core.arrays import BOOL, I64
+from dedup.kernel.arrays import BOOL, I64
 
 
 def within_horizon(times_ms: I64, first_ms: I64, last_ms: I64, horizon_ms: int) -> BOOL:

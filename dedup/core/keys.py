@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dedup import kernel
-from dedup.core.arrays import I64, U8, offsets_of
+from dedup.kernel.arrays import I64, U8, offsets_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,6 @@ from typing import TypeVar
 import numpy as np
 
 from dedup import kernel
-from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.bucket import Bucket, Coverage
 from dedup.core.filter import blocks_in
 from dedup.core.hash_ranges import hash_range
@@ -30,6 +29,7 @@ from dedup.core.sizing import Floats, predicted_fpr
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.errors import SegmentDamaged
+from dedup.kernel.arrays import BOOL, I64, U64
 
 _T = TypeVar("_T")
 #: Bound of a filter's false-positive rate. At a rate of 1 the estimate of lost IDs is infinite.

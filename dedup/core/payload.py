@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.horizon import within_horizon
 from dedup.errors import ConfigError
+from dedup.kernel.arrays import BOOL, I64, U64
 
 #: Largest number of sets of columns that a query can use in its life.
 MAX_COLUMN_SETS = 255

@@ -7,11 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
-from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.segment import SegmentPlan, SegmentRef
+from dedup.kernel.arrays import BOOL, I64, U64
 
 #: Result of a lookup if the segment does not hold the ID.
 ABSENT_MS = int(np.iinfo(np.int64).min)

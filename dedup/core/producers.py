@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from dedup.core.arrays import BOOL, I64, U8, offsets_of
 from dedup.core.clocks import NEVER_MS
 from dedup.core.keys import Keys
 from dedup.core.sequence import MOST_RANGES, ProducerMemory
 from dedup.core.state_row import columns_from
+from dedup.kernel.arrays import BOOL, I64, U8, offsets_of
 
 _HEADER = struct.Struct("<QQQ")
 #: Bound of positions and times, as in `dedup.values.parse`.

@@ -10,9 +10,9 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from dedup.core.admission import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
-from dedup.core.arrays import I64, U8, U64
 from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
+from dedup.kernel.arrays import I64, U8, U64
 
 #: The state of a shard of either operator.
 S = TypeVar("S", covariant=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass
 
-from dedup.core.arrays import U64
 from dedup.core.hash_ranges import check_hash_ranges, hash_range, spread_hashes
+from dedup.kernel.arrays import U64
 from dedup.values.parse import array, integer, name
 
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from dedup import kernel
 from dedup.core.admission import FLAG_NULL_ID
-from dedup.core.arrays import BOOL, I64, U8
 from dedup.core.clocks import Clocks
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
@@ -32,6 +31,7 @@ from dedup.core.sequence import (
 from dedup.core.sequence_state import SequenceState
 from dedup.core.shard import effective_times
 from dedup.errors import ConfigError
+from dedup.kernel.arrays import BOOL, I64, U8
 
 #: If records carry no timestamps, a producer is forgotten after at least this many micro-batches
 #: without a record.

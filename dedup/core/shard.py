@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dedup.core.admission import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
-from dedup.core.arrays import BOOL, I64, U8, U64
 from dedup.core.arrival import Verdict, judge
 from dedup.core.clocks import NEVER_MS, Clocks
 from dedup.core.filter import hash_key_id
@@ -29,6 +28,7 @@ from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.core.upkeep import Upkeep
 from dedup.errors import ConfigError
+from dedup.kernel.arrays import BOOL, I64, U8, U64
 
 #: Later than every timestamp.
 _FOREVER_MS = -NEVER_MS

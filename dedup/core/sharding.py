@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-from dedup.core.arrays import I64, U64
 from dedup.core.filter import hash_key_id
 from dedup.core.hash_ranges import range_indexes
+from dedup.kernel.arrays import I64, U64
 
 #: Seed of Spark's ``hash``.
 _SEED = 42

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dedup import kernel
-from dedup.core.arrays import BOOL, I64, U64, offsets_of
 from dedup.core.keys import Keys
 from dedup.core.payload import joined_digests
 from dedup.core.state_row import columns_from
+from dedup.kernel.arrays import BOOL, I64, U64, offsets_of
 
 _HEADER = struct.Struct("<QQ")
 

@@ -20,13 +20,13 @@ from dedup.catalog.definition import Definition
 from dedup.catalog.open_views import OpenViews
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
-from dedup.core.arrays import I64, U64
 from dedup.core.entries import Entries
 from dedup.core.keys import Keys
 from dedup.core.ports import SegmentStore
 from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.core.sharding import derive_keys, filter_key_id, slot_keys
 from dedup.errors import CatalogError, SegmentDamaged
+from dedup.kernel.arrays import I64, U64
 from dedup.storage.root import Root
 
 QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dedup import kernel
-from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.entries import Entries
 from dedup.core.filter import FilterHead, SplitBlockFilter, hash_key_id, head_bytes
 from dedup.core.hash_ranges import hash_range, spread_hashes
@@ -17,6 +16,7 @@ from dedup.core.keys import Keys
 from dedup.core.ports import ABSENT_MS
 from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.errors import SegmentDamaged
+from dedup.kernel.arrays import BOOL, I64, U64
 
 HASH_KEY = bytes(range(16))
 KEY_ID = hash_key_id(HASH_KEY)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dedup.core.admission import FLAG_NULL_ID
-from dedup.core.arrays import I64
 from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
@@ -16,6 +15,7 @@ from dedup.core.records import Epoch, Outcome, Records
 from dedup.core.sequence import SEQUENCE_VERDICTS, SequenceRule
 from dedup.core.sequence_shard import process_sequences
 from dedup.core.sequence_state import SequenceState
+from dedup.kernel.arrays import I64
 
 #: Producer, epoch and sequence, each or None.
 Numbered = tuple[str, int, int] | None

@@ -12,11 +12,11 @@ import pytest
 from dedup.catalog import segment_file
 from dedup.catalog.blocks import encode_blocks
 from dedup.catalog.layout import catalog_files, certificate_path
-from dedup.core.arrays import I64, U64
 from dedup.core.entries import Entries
 from dedup.core.hash_ranges import hash_range
 from dedup.core.keys import Keys
 from dedup.core.segment import SegmentPlan
+from dedup.kernel.arrays import I64, U64
 from dedup.tools.repair.segment_check import verify_segment, write_accepted_loss
 from tests.support.catalog import (
     END_MS,

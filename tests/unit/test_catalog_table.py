@@ -23,12 +23,12 @@ from dedup.catalog.database import View, build_view, decode_all, decode_range, f
 from dedup.catalog.open_views import OpenViews
 from dedup.catalog.segment_file import RocksError, rocks_errors, write_segment_file
 from dedup.catalog.table import Table
-from dedup.core.arrays import I64
 from dedup.core.entries import Entries
 from dedup.core.keys import Keys
 from dedup.core.ports import ABSENT_MS
 from dedup.core.segment import SegmentPlan
 from dedup.kernel import tables
+from dedup.kernel.arrays import I64
 from tests.support.memory_store import HASH_KEY
 
 pytestmark = pytest.mark.skipif(

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from dedup import kernel
-from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.clocks import NEVER_MS
 from dedup.core.keys import Keys
 from dedup.core.lookup import DistinctIds, Matches, lookup
 from dedup.core.policy import Policy
 from dedup.core.segment import SegmentRef
+from dedup.kernel.arrays import BOOL, I64, U64
 from tests.support.memory_store import HASH_KEY, MemoryStore
 from tests.support.shard_driver import Driver, Rec, drive
 

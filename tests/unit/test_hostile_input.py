@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from dedup import kernel
-from dedup.core.arrays import I64, U8, U64
 from dedup.core.clocks import MAX_SOURCES, NEVER_MS
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.sharding import derive_keys, filter_key_id
 from dedup.errors import ConfigError
+from dedup.kernel.arrays import I64, U8, U64
 from tests.support.shard_driver import SEALED_OR_NOT, Driver, Rec, drive
 
 _ZERO_KEY = bytes(16)

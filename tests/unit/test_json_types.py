@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.core.arrays import I64
+from dedup.kernel.arrays import I64
 from dedup.sources.files import json_types
 from dedup.sources.files.bypass import text_schema
 from dedup.sources.files.json_input import JsonFormat

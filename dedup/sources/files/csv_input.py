@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from dedup.core.arrays import BOOL, I64
+from dedup.kernel.arrays import BOOL, I64
 from dedup.sources.files.csv_records import CsvForm, CsvScanner
 from dedup.sources.files.text_columns import converted
 from dedup.sources.files.text_input import is_utf8

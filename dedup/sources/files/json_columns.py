@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup.core.arrays import I64
+from dedup.kernel.arrays import I64
 from dedup.sources.files import text_columns
 from dedup.sources.files.text_values import Number, Spelling, from_json
 

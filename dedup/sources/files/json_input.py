@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
-from dedup.core.arrays import I64
+from dedup.kernel.arrays import I64
 from dedup.sources.files import json_columns
 from dedup.sources.files.json_lines import Lines, first_line_end
 from dedup.sources.files.json_records import JsonRecords

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup.core.arrays import BOOL, I64
+from dedup.kernel.arrays import BOOL, I64
 
 _FEED, _RETURN = b"\n\r"
 _LINE_END = re.compile(rb"\r\n|\n|\r")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dedup.core.arrays import I64
+from dedup.kernel.arrays import I64
 from dedup.sources.files.json_text import BLANKS, deep_recursion, parsed
 from dedup.sources.files.text_records import BadRecord, type_name
 from dedup.sources.files.text_values import Lacks, Spelling, Unfit, structs

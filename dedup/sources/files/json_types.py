@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
 
-from dedup.core.arrays import BOOL, I64
+from dedup.kernel.arrays import BOOL, I64
 from dedup.sources.files import json_columns
 from dedup.sources.files.json_input import JsonFormat, JsonReader, read_lines
 from dedup.sources.files.json_lines import Lines

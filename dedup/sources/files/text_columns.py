@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup.core.arrays import BOOL, I64
+from dedup.kernel.arrays import BOOL, I64
 from dedup.sources.files.text_values import FromText, Spelling, Unfit
 
 #: The plain spelling of days. In these years no offset leads to a year that Python lacks.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dedup.core.arrays import BOOL
+from dedup.kernel.arrays import BOOL
 from dedup.spark.plan import HELPER_PREFIX, Plan
 
 #: Columns of Spark's sources that show where a record comes from.

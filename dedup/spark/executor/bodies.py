@@ -37,8 +37,8 @@ import numpy as np
 import pyarrow as pa
 
 from dedup import kernel
-from dedup.core.arrays import U8
 from dedup.errors import DedupError, faults
+from dedup.kernel.arrays import U8
 from dedup.spark.executor import wire
 from dedup.spark.executor.task import Task
 from dedup.spark.plan import Plan

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dedup import kernel
-from dedup.core.arrays import I64
 from dedup.core.clocks import known_ms
 from dedup.core.records import Outcome, Records
 from dedup.core.sequence import SequenceVerdict
@@ -16,6 +15,7 @@ from dedup.core.sequence_shard import process_sequences
 from dedup.core.sequence_state import SequenceState
 from dedup.core.sharding import shards_of
 from dedup.errors import ConfigError, DataError
+from dedup.kernel.arrays import I64
 from dedup.spark.executor.bad_records import first_of
 from dedup.spark.executor.call import Call
 from dedup.spark.executor.task import misplaced

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.catalog.compatibility import began_twice
-from dedup.core.arrays import I64
 from dedup.core.keys import Keys
 from dedup.core.metrics import MetricNames
 from dedup.core.records import Epoch, Outcome, Records
 from dedup.core.sharding import derive_keys
 from dedup.errors import ConfigError
+from dedup.kernel.arrays import I64
 from dedup.spark.executor import wire
 from dedup.spark.executor.bodies import BodyReader
 from dedup.spark.executor.layout import Layout

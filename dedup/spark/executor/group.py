@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dedup.core.arrays import U8
 from dedup.core.records import Epoch, Outcome
 from dedup.core.state_row import refuse_before_release
 from dedup.errors import faults
+from dedup.kernel.arrays import U8
 from dedup.spark.executor import wire
 from dedup.spark.executor.bodies import BodyFile, drop_earlier, handed_on
 from dedup.spark.executor.by_id import ById

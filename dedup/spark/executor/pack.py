@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 
 from dedup import kernel
 from dedup.core.admission import FLAG_NULL_ID, observed_times
-from dedup.core.arrays import BOOL, I64, U8, U64
 from dedup.core.clocks import NEVER_MS, Observed, check_sources
 from dedup.core.keys import Keys
 from dedup.core.sequence import CYCLE
 from dedup.core.sharding import shards_of
 from dedup.errors import DataError, faults
+from dedup.kernel.arrays import BOOL, I64, U8, U64
 from dedup.spark.executor import wire
 from dedup.spark.executor.bad_records import first_of, plain
 from dedup.spark.executor.bodies import BodyFile, drop_earlier, packed_bodies

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dedup import kernel
-from dedup.core.arrays import I64, U64, offsets_of
+from dedup.kernel.arrays import I64, U64, offsets_of
 from dedup.spark.id_encoding import encode_ids, null_mask
 
 #: Hash of a null. A value has the same hash with a probability of 2^-64.

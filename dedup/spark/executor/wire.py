@@ -37,9 +37,9 @@ import numpy as np
 import pyarrow as pa
 
 from dedup import kernel
-from dedup.core.arrays import offsets_of
 from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
+from dedup.kernel.arrays import offsets_of
 from dedup.spark.plan import Plan
 
 PACKED_ARROW = pa.schema(

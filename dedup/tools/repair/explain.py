@@ -15,7 +15,6 @@ from dedup.catalog.certificate import Certificate, certificate_of
 from dedup.catalog.open_views import OpenViews
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
-from dedup.core.arrays import U64
 from dedup.core.clocks import known_ms
 from dedup.core.keys import Keys
 from dedup.core.lookup import read_unless_lost
@@ -23,6 +22,7 @@ from dedup.core.ports import ABSENT_MS
 from dedup.core.sharding import derive_keys, shards_of
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
+from dedup.kernel.arrays import U64
 from dedup.storage.root import Root
 from dedup.tools.repair.id_text import id_key
 from dedup.tools.repair.opening import Checkpoint, Where, only_query, open_root, snapshot_of

@@ -17,13 +17,13 @@ from dedup.catalog.blocks import block_numbers, ids_in_block
 from dedup.catalog.certificate import load_certificate, no_catalog
 from dedup.catalog.database import View, build_view, decode_all, open_view
 from dedup.catalog.segment_file import META_KEY, RocksError
-from dedup.core.arrays import I64, U64
 from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.hash_ranges import range_indexes, spread_hashes
 from dedup.core.segment import SegmentRef
 from dedup.core.sharding import derive_keys, filter_key_id
 from dedup.errors import CatalogError, FilterDamaged
+from dedup.kernel.arrays import I64, U64
 from dedup.storage.root import ObjectMissing, Root
 from dedup.values.parse import OtherVersion
 

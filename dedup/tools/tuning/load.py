@@ -13,7 +13,6 @@ import numpy as np
 
 from dedup import kernel
 from dedup.catalog.blocks import block_count, block_numbers
-from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.arrival import Verdict
 from dedup.core.clocks import Observed
 from dedup.core.entries import Entries
@@ -27,6 +26,7 @@ from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.core.shard import process
 from dedup.core.state import ShardState
 from dedup.errors import FilterDamaged
+from dedup.kernel.arrays import BOOL, I64, U64
 
 #: Function that returns the keys of IDs, given their numbers.
 KeysOf = Callable[[I64], Keys]

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup import kernel
-from dedup.core.arrays import I64
 from dedup.core.keys import Keys
 from dedup.errors import ConfigError
+from dedup.kernel.arrays import I64
 from dedup.sources.files.file_order import FileOrder
 from dedup.storage.uri import local_path
 from dedup.tools.tuning.demand import DAY_MS, Demand, Repeats

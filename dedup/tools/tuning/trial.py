@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dedup import kernel
-from dedup.core.arrays import I64
 from dedup.core.keys import Keys
 from dedup.core.lookup import DistinctIds, Matches, lookup
 from dedup.core.policy import Policy
@@ -22,6 +21,7 @@ from dedup.core.segment import SegmentRef
 from dedup.core.sizing import predicted_fpr, predicted_spread, union_fpr
 from dedup.core.state import ShardState
 from dedup.core.upkeep import SEGMENT_BYTES
+from dedup.kernel.arrays import I64
 from dedup.tools.tuning.load import (
     HASH_KEY,
     SST_BYTES_BESIDE_KEY,
