@@ -148,20 +148,6 @@ def scale() -> str:
     return rows(["live IDs", *titles], lines)
 
 
-def cores() -> str:
-    """One and two cores, one to four executors."""
-    lines = []
-    for place, rounds in result("cores")["places"].items():
-        middle = {
-            name: median([ms for each in rounds for ms in each[name]["batch_ms"][2:]])
-            for name in rounds[0]
-        }
-        ratios = [f"{ms / middle[OURS]:.2f}x" for name, ms in middle.items() if name != OURS]
-        lines.append([place, f"{middle[OURS]:.0f}", *ratios])
-    others = [name for name in rounds[0] if name != OURS]
-    return rows(["ms per micro-batch", "`dedup_by_id`", *others], lines)
-
-
 def _throughput(
     head: str, columns: dict[str, dict[str, list[int]]], base: str, warm_up: int
 ) -> str:
@@ -239,7 +225,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "runs-text": lambda: _runs("runs-csv", "runs-json"),
     "starts": starts,
     "scale": scale,
-    "cores": cores,
     "kafka": kafka,
     "postgres": postgres,
     "files": files,
