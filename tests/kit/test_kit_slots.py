@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import sqlite3
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -129,6 +133,38 @@ def test_the_driver_needs_two_transactions_for_a_micro_batch(tmp_path: Path) -> 
         sink.batch("run1", number, [number], [number + 3])
     sink.assert_once(6)
     assert len(begun) == 6
+
+
+@LEVELS
+@pytest.mark.parametrize("fails", [False, True], ids=["published", "rolled back"])
+def test_an_ended_transaction_is_freed_at_once(tmp_path: Path, level: Any, *, fails: bool) -> None:
+    """It may hold many rows. Their bytes do not make Python look for circles of objects."""
+
+    class Connection(sqlite3.Connection):
+        pass
+
+    class Counted(level):  # type: ignore[misc]
+        def begin(self) -> Any:
+            db = sqlite3.connect(self.path, timeout=30, isolation_level=None, factory=Connection)
+            db.execute("BEGIN IMMEDIATE")
+            begun.append(weakref.ref(db))
+            return db
+
+        def write_rows(self, db: Any, rows: Any) -> None:
+            super().write_rows(db, rows)
+            if fails:
+                raise ValueError("a bad row")
+
+    begun: list[Any] = []
+    sink = start(tmp_path, Counted)
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="a bad row") if fails else nullcontext():
+            sink.batch("run1", 0, [0], [1])
+        assert begun
+        assert [each for each in begun if each() is not None] == []
+    finally:
+        gc.enable()
 
 
 def test_an_inspection_waits_for_a_transaction_and_disturbs_none(tmp_path: Path) -> None:

@@ -149,10 +149,10 @@ def test_types_that_cannot_be_created_are_rejected(
 
 
 def test_a_new_table_has_the_types_of_the_stream_and_requires_no_value() -> None:
-    texts = T.StructField("b", T.CharType(3), nullable=False)
-    kind = T.MapType(T.StringType(), T.ArrayType(T.StructType([texts]), False), False)
+    texts = T.StructField("b", T.ArrayType(T.CharType(3)), nullable=False)
+    kind = T.MapType(T.VarcharType(9), T.ArrayType(T.StructType([texts]), False), False)
     columns = new_columns(T.StructType([T.StructField("c", kind, nullable=False)]))
-    assert spark_name(columns.field("c").type) == "map<string,array<struct<b:string>>>"
+    assert spark_name(columns.field("c").type) == "map<string,array<struct<b:array<string>>>>"
     assert columns.field("c").nullable
 
 

@@ -106,7 +106,8 @@ def describe_message(message: Any) -> str:
 def describe_record(
     topic: str, value: bytes | None, key: bytes | None, partition: int | None
 ) -> str:
-    where = f"topic {topic}, partition {partition}, key {key!r}"
+    is_known = partition is not None and partition >= 0
+    where = f"topic {topic}{f', partition {partition}' if is_known else ''}, key {key!r}"
     return f"A record of {len(value or b''):,} bytes ({where[:200]})"
 
 

@@ -118,6 +118,8 @@ def _timestamps(settings: ClientSettings, topic: str, places: Mapping[int, int])
 
     A partition whose record cannot be read is not in the result.
     """
+    if not places:
+        return {}
     library = confluent(_PURPOSE)
     consumer = library.Consumer(consumer_config(settings, committed=False))
     times_ms: dict[int, int] = {}

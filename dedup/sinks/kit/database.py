@@ -177,7 +177,7 @@ class DatabaseSink(TransactionalSink[T]):
         return self.options.mode != ATOMIC
 
     @property
-    def markers(self) -> str:
+    def _markers(self) -> str:
         """The table of markers, for statements in which a percent sign begins a parameter."""
         return str(self.options.markers).replace("%", "%%")
 
@@ -237,19 +237,16 @@ def with_record(error: DataError, record: pa.RecordBatch) -> DataError:
 
 
 def converted(rows: pa.RecordBatch, convert: Callable[[pa.RecordBatch], T]) -> T:
-    """Return `convert(rows)`. If it raises DataError, add the first record for which it does."""
+    """Return `convert(rows)`, or raise its error for the first unfit record, which it shows."""
     try:
         return convert(rows)
     except DataError as error:
-        while rows.num_rows > 1:
-            half = rows.slice(0, rows.num_rows // 2)
-            try:
-                convert(half)
-            except DataError:
-                rows = half
-            else:
-                rows = rows.slice(half.num_rows)
-        raise with_record(error, rows) from None
+        if rows.num_rows == 1:
+            raise with_record(error, rows) from None
+        half = rows.num_rows // 2
+        converted(rows.slice(0, half), convert)
+        converted(rows.slice(half), convert)
+        raise
 
 
 def parts(rows: pa.RecordBatch, most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:

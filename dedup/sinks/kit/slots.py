@@ -186,17 +186,22 @@ class KitSlot:
         except Exception as error:
             self.abort()
             raise Indefinite(_no_answer(error)) from error
-        self._is_open = False
+        self._ended()
         assert self._stored.owner is not None, "begin has compared it"
         self._owned = _known[self._key] = self._stored.owner, self._stored.marker
         faults.point("kit.commit.after")
 
     def abort(self) -> None:
         if self._is_open:
-            self._is_open = False
-            self._slots.rollback(self._transaction)
+            transaction = self._transaction
+            self._ended()
+            self._slots.rollback(transaction)
 
     drop = abort
+
+    def _ended(self) -> None:
+        # A transaction may hold rows, and this object refers to others that refer to it.
+        self._is_open, self._transaction = False, None
 
     def _not_stored(self) -> ConfigError:
         """Return the error for a sink that has lost the owner that it has just committed."""

@@ -72,12 +72,12 @@ class MysqlSink(DatabaseSink[Any]):
                 cursor.execute(wait, (self.options.timeout_seconds,))
                 self._lock(cursor, key)
             cursor.execute(wait, (self.options.timeout_seconds,))
-            cursor.execute(f"SELECT marker FROM {self.markers} WHERE marker_key = %s", (key,))
+            cursor.execute(f"SELECT marker FROM {self._markers} WHERE marker_key = %s", (key,))
             return bytes(cursor.fetchone()[0]).decode()
 
     def _lock(self, cursor: Any, key: str) -> None:
         cursor.execute(
-            f"INSERT INTO {self.markers} (marker_key, marker, holder) VALUES (%s, '', {_SESSION}) "
+            f"INSERT INTO {self._markers} (marker_key, marker, holder) VALUES (%s, '', {_SESSION}) "
             f"ON DUPLICATE KEY UPDATE holder = {_SESSION}",
             (key,),
         )
@@ -92,7 +92,7 @@ class MysqlSink(DatabaseSink[Any]):
     def _holder(self, key: str, level: str) -> bytes | None:
         with session(self.options) as cursor:
             cursor.execute(f"SET TRANSACTION ISOLATION LEVEL READ {level}")
-            cursor.execute(f"SELECT holder FROM {self.markers} WHERE marker_key = %s", (key,))
+            cursor.execute(f"SELECT holder FROM {self._markers} WHERE marker_key = %s", (key,))
             row = cursor.fetchone()
             return row and bytes(row[0])
 
@@ -102,7 +102,7 @@ class MysqlSink(DatabaseSink[Any]):
     def write_marker(self, transaction: Any, key: str, marker: str) -> None:
         with translated_errors(self.options), transaction.cursor() as cursor:
             cursor.execute(
-                f"UPDATE {self.markers} SET marker = %s WHERE marker_key = %s", (marker, key)
+                f"UPDATE {self._markers} SET marker = %s WHERE marker_key = %s", (marker, key)
             )
 
     def commit(self, transaction: Any) -> None:

@@ -93,10 +93,11 @@ class MysqlTable:
         others = [column.name for column in self.columns if column.name not in key]
         if not others:  # the row keeps its values
             others = [key[0]]
-        newer = "TRUE"
-        if version is not None:
-            old, new = quoted(version), f"VALUES({quoted(version)})"
-            newer = f"{new} > {old} OR {old} IS NULL AND {new} IS NOT NULL"
+        if version is None:
+            pairs = [f"{quoted(name)} = VALUES({quoted(name)})" for name in others]
+            return f" ON DUPLICATE KEY UPDATE {', '.join(pairs)}"
+        old, new = quoted(version), f"VALUES({quoted(version)})"
+        newer = f"{new} > {old} OR {old} IS NULL AND {new} IS NOT NULL"
         # The server assigns from left to right, so the version, which decides, comes last.
         others.sort(key=lambda name: name == version)
         pairs = [
@@ -152,10 +153,12 @@ class MysqlTable:
         names = ", ".join(quoted(column.name) for column in self.columns)
         before = f"INSERT INTO {self.name} ({names}) VALUES ".encode()
         statement = before + b",".join(literals) + self._on_duplicate_key().encode()
-        nbytes, half = len(statement) + _PACKET_HEADER, len(literals) // 2
-        is_too_long = nbytes > self.packet_bytes
+        nbytes = len(statement) + _PACKET_HEADER
+        if nbytes > self.packet_bytes and len(literals) > 1:
+            self._insert_halves(cursor, literals, rows)
+            return
         try:
-            if is_too_long:
+            if nbytes > self.packet_bytes:
                 raise rejected_record(
                     f"Table {self.options.table}: a record needs a statement of {nbytes:,} bytes, "
                     f"and the server's max_allowed_packet is {self.packet_bytes:,}."
@@ -163,13 +166,16 @@ class MysqlTable:
             with translated_errors(self.options):
                 cursor.execute(statement)
         except DataError as error:
-            if not half:
+            if len(literals) == 1:
                 raise with_record(error, rows) from None
-            # The server has undone the statement alone. Find the record that it rejects.
-            self._insert(cursor, literals[:half], rows.slice(0, half))
-            self._insert(cursor, literals[half:], rows.slice(half))
-            if not is_too_long:
-                raise
+            # The server has undone this statement alone. Find the record that it rejects.
+            self._insert_halves(cursor, literals, rows)
+            raise
+
+    def _insert_halves(self, cursor: Any, literals: Sequence[bytes], rows: pa.RecordBatch) -> None:
+        half = len(literals) // 2
+        self._insert(cursor, literals[:half], rows.slice(0, half))
+        self._insert(cursor, literals[half:], rows.slice(half))
 
 
 def _definition(cursor: Any, table: str, options: MysqlOptions) -> bytes:

@@ -110,14 +110,14 @@ class PostgresSink(DatabaseSink[PostgresTransaction]):
                 with self._ending_blockers(connection):
                     # A row that is missing cannot be locked.
                     connection.execute(
-                        f"INSERT INTO {self.markers} (query_id, sink, slot, owner) "
+                        f"INSERT INTO {self._markers} (query_id, sink, slot, owner) "
                         f"VALUES (%s, %s, %s, '{_NOBODY}') ON CONFLICT DO NOTHING",
                         slot,
                     )
                     row = self._locked(connection, slot)
             if number == BATCH_SLOT:
                 [(slots,)] = connection.execute(
-                    f"SELECT coalesce(max(slot) + 1, 0) FROM {self.markers} "
+                    f"SELECT coalesce(max(slot) + 1, 0) FROM {self._markers} "
                     "WHERE query_id = %s AND sink = %s",
                     (query_id, sink),
                 ).fetchall()
@@ -127,7 +127,7 @@ class PostgresSink(DatabaseSink[PostgresTransaction]):
 
     def _locked(self, connection: Connection, slot: tuple[str, str, int], how: str = "") -> Any:
         return connection.execute(
-            f"SELECT nullif(owner, '{_NOBODY}')::text, marker FROM {self.markers} {_THIS_SLOT} "
+            f"SELECT nullif(owner, '{_NOBODY}')::text, marker FROM {self._markers} {_THIS_SLOT} "
             f"FOR UPDATE {how}",
             slot,
         ).fetchone()
@@ -176,7 +176,7 @@ class PostgresSink(DatabaseSink[PostgresTransaction]):
             if transaction.rows is not None and stored.marker is not None:
                 self._end_rows(transaction.connection, transaction.rows, stored.marker)
             transaction.connection.execute(
-                f"INSERT INTO {self.markers} (query_id, sink, slot, owner, marker) "
+                f"INSERT INTO {self._markers} (query_id, sink, slot, owner, marker) "
                 "VALUES (%s, %s, %s, %s, %s) ON CONFLICT (query_id, sink, slot) "
                 "DO UPDATE SET owner = EXCLUDED.owner, marker = EXCLUDED.marker",
                 (*_slot_of(key), stored.owner, newest),

@@ -93,9 +93,10 @@ def text_types(columns: T.StructType) -> T.StructType:
     """Return the columns as files of text have them: without lengths, collations and field IDs."""
 
     def plain(each: dict[str, Any]) -> dict[str, Any]:
-        kind = each.get("type")
-        if isinstance(kind, str) and kind.startswith(("char(", "varchar(")):
-            each = each | {"type": "string"}
+        for name in ("type", "elementType", "keyType", "valueType"):
+            kind = each.get(name)
+            if isinstance(kind, str) and kind.startswith(("char(", "varchar(")):
+                each = each | {name: "string"}
         return each | {"metadata": {}} if "metadata" in each else each
 
     fields = json.loads(columns.json(), object_hook=plain)
