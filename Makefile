@@ -181,11 +181,11 @@ faults-kafka: java $(VENV)/.ready-test ## kill the Kafka sink 30 times at each s
 
 .PHONY: faults-postgres
 faults-postgres: $(VENV)/.ready-test ## kill the PostgreSQL sink 30 times at each step over a real server (fifteen minutes); FAULTS_ARGS="--each 2"
-	@$(PY) -m tests.postgres.campaign --each 30 $(FAULTS_ARGS)
+	@$(PY) -m tests.databases.campaign postgres --each 30 $(FAULTS_ARGS)
 
 .PHONY: faults-mysql
 faults-mysql: java $(VENV)/.ready-test ## kill the MySQL sink 30 times at each step over a real server (ten minutes); FAULTS_ARGS="--each 2"
-	@$(PY) -m tests.mysql.campaign --each 30 $(FAULTS_ARGS)
+	@$(PY) -m tests.databases.campaign mysql --each 30 $(FAULTS_ARGS)
 
 .PHONY: faults-redis
 faults-redis: $(VENV)/.ready-test ## kill sinks into Redis 30 times at each step over a real server (five minutes); FAULTS_ARGS="--each 2"

@@ -31,7 +31,7 @@ from benchmarks.events import SCHEMAS, Events
 from benchmarks.harness import Pipeline, Sink, data_folder, parser, session, work_folder
 from benchmarks.results import finish, median
 from dedup.sinks import postgres_ddl
-from tests.postgres.server import Server
+from tests.databases.postgres_server import PostgresServer
 
 BARE, JDBC, SPARK_ALONE = "bare COPY", "Spark's JDBC, at least once", "Spark into no sink"
 KEY, CORES, SMALL_ROWS = "event_id", 2, 1000
@@ -120,7 +120,9 @@ def by_jdbc(url: str, table: str) -> Sink:
     return lambda writer, folder: writer.foreachBatch(write)
 
 
-def contenders(server: Server, pool: ProcessPoolExecutor, part: str) -> list[Pipeline | Bare]:
+def contenders(
+    server: PostgresServer, pool: ProcessPoolExecutor, part: str
+) -> list[Pipeline | Bare]:
     """All writers of the same rows, each into a separate table."""
     upsert = part == "upsert"
     dsn, count = server.dsn(), 0
@@ -158,7 +160,9 @@ def contenders(server: Server, pool: ProcessPoolExecutor, part: str) -> list[Pip
 
 
 @contextmanager
-def beside_a_server(arguments: argparse.Namespace) -> Iterator[tuple[SparkSession, Server, Path]]:
+def beside_a_server(
+    arguments: argparse.Namespace,
+) -> Iterator[tuple[SparkSession, PostgresServer, Path]]:
     """A session, the server, and a folder to work in."""
     with (
         work_folder(arguments) as work,
@@ -166,7 +170,7 @@ def beside_a_server(arguments: argparse.Namespace) -> Iterator[tuple[SparkSessio
     ):
         Path(data).chmod(0o755)
         with (
-            Server(Path(data, "data"), **SETTINGS) as server,
+            PostgresServer(Path(data, "data"), **SETTINGS) as server,
             session(settings={"spark.jars.packages": _DRIVER}) as spark,
         ):
             dedup.register(spark)

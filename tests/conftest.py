@@ -43,8 +43,7 @@ settings.load_profile("untimed")
 #: These groups take longest and start first. Each other file is a group.
 _GROUPS = {
     "tests/kafka/": "broker",
-    "tests/postgres/": "PostgreSQL server",
-    "tests/mysql/": "PostgreSQL server",
+    "tests/databases/": "databases",
     "tests/cluster/": "cluster and object store",
     "tests/files_sink/": "cluster and object store",
     "tests/lakehouse/test_lake_stores.py": "cluster and object store",

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.databases.mysql_server import need_mysql
+from tests.databases.postgres_server import need_postgres
 from tests.files_sink.campaign import POINTS as FILES
-from tests.mysql.server import need_server as need_mysql
-from tests.postgres.server import need_server
 from tests.redis.server import need_server as need_redis
 from tests.support.kafka_needs import need_broker, need_library
 from tests.support.needs import long
@@ -18,7 +18,8 @@ from tests.support.processes import python
 from tests.support.sink_campaign import Round, steps, table
 
 PLACE = "kafka.rows.first kill"
-#: The package of each campaign, the prefix of its sink's steps, and a seed with both kinds of mode.
+DATABASES = ("postgres", "mysql")
+#: The name of each campaign, the prefix of its sink's steps, and a seed with both kinds of mode.
 CAMPAIGNS = {
     "postgres": ("kit.", 121), "files_sink": ("files.", 1), "lakehouse": ("lakehouse.", 1),
     "kafka": ("kafka.", 1), "mysql": ("kit.", 1), "redis": ("kit.", 1), "kit": ("kit.", 5),
@@ -26,24 +27,26 @@ CAMPAIGNS = {
 
 
 @pytest.mark.parametrize(
-    ("package", "kills"),
+    ("name", "kills"),
     [("postgres", 8), *(long(name, 8) for name in CAMPAIGNS if name != "postgres"),
      *(long(name, 300) for name in CAMPAIGNS)],
 )  # fmt: skip
 @pytest.mark.timeout(1800)
-def test_every_row_is_published_once_whatever_is_killed(package: str, kills: int) -> None:
-    if package == "kafka":
+def test_every_row_is_published_once_whatever_is_killed(name: str, kills: int) -> None:
+    if name == "kafka":
         need_library()
         need_broker()
-    if package == "postgres":
-        need_server()
-    if package == "mysql":
+    if name == "postgres":
+        need_postgres()
+    if name == "mysql":
         need_mysql()
-    if package == "redis":
+    if name == "redis":
         need_redis()
-    prefix, seed = CAMPAIGNS[package]
-    command = ("-m", f"tests.{package}.campaign", "--kills", kills, "--seed", seed)
-    done = python(*command, timeout_s=1700)
+    prefix, seed = CAMPAIGNS[name]
+    module = (
+        ("tests.databases.campaign", name) if name in DATABASES else (f"tests.{name}.campaign",)
+    )
+    done = python("-m", *module, "--kills", kills, "--seed", seed, timeout_s=1700)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     rounds = [line for line in lines if line.startswith("seed ")]

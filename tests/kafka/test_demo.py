@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import dedup
+from tests.databases.mysql_server import need_mysql
+from tests.databases.postgres_server import need_postgres
 from tests.kafka.demo import targets
 from tests.kafka.demo.producers import Load, batches
 from tests.kafka.demo.run import judged
 from tests.kafka.records import Record
-from tests.mysql.server import need_server as need_mysql
-from tests.postgres.server import need_server
 from tests.support.processes import Daemon, members, python
 from tests.support.waiting import wait_until
 
@@ -33,7 +33,7 @@ def test_the_demo_prints_right_figures(broker: str, tmp_path: Path, sink: str) -
     flags = ["--sink", sink, "--servers", broker, "--kills", "1", "--batches", "6"]
     flags += ["--folder", tmp_path]
     if sink == "postgres":
-        need_server()
+        need_postgres()
     elif sink == "mysql":
         need_mysql()
     done = python("-m", "tests.kafka.demo", *flags, timeout_s=380)
@@ -63,7 +63,7 @@ def test_a_demo_that_fails_ends_its_processes(
 ) -> None:
     """The query cannot start, while producers wait for its next start and servers run."""
     if sink == "postgres":
-        need_server()
+        need_postgres()
     elif sink == "mysql":
         need_mysql()
     flags = ["--sink", sink, "--servers", broker, "--folder", tmp_path / "query"]

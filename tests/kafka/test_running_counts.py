@@ -22,10 +22,10 @@ from dedup import dedup_by_id
 from dedup.errors import ConfigError, cause
 from dedup.sinks import kafka_sink, postgres_sink
 from dedup.testing import faults
+from tests.databases.conftest import postgres as postgres
+from tests.databases.conftest import postgres_server as postgres_server
+from tests.databases.postgres import Postgres
 from tests.kafka.records import Record, make_topic, read_topic, send
-from tests.postgres.conftest import dsn as dsn
-from tests.postgres.conftest import server as server
-from tests.postgres.tables import run
 from tests.support.pages import snippets
 from tests.support.quick_spark import FAULTS
 
@@ -248,10 +248,10 @@ def test_windowed_counts_into_a_topic_are_exact(counting: Counting) -> None:
 
 @pytest.mark.slow
 def test_word_counts_of_unique_sentences_stay_exact_in_a_table(
-    counting: Counting, dsn: str, tmp_path: Path
+    counting: Counting, postgres: Postgres, tmp_path: Path
 ) -> None:
     """Update mode behind the operator. A count grows, so it can be the version."""
-    run(dsn, "CREATE TABLE words (word text PRIMARY KEY, count bigint)")
+    postgres.run("CREATE TABLE words (word text PRIMARY KEY, count bigint)")
     operator = dedup_by_id(
         "key", horizon="1 day", timestamp="timestamp", catalog=str(tmp_path / "catalog"), shards=2
     )
@@ -259,19 +259,24 @@ def test_word_counts_of_unique_sentences_stay_exact_in_a_table(
 
     def start() -> StreamingQuery:
         publish = postgres_sink(
-            dsn, "words", checkpoint=counting.checkpoint, mode="upsert", key="word", version="count"
+            postgres.dsn,
+            "words",
+            checkpoint=counting.checkpoint,
+            mode="upsert",
+            key="word",
+            version="count",
         )
         updates = rows.writeStream.outputMode("update").foreachBatch(publish)
         return updates.option("checkpointLocation", counting.checkpoint).start()
 
     counting.run(start, "kit.commit.after")
-    assert dict(run(dsn, "SELECT word, count FROM words")) == counting.sentences.words_once
+    assert dict(postgres.run("SELECT word, count FROM words")) == counting.sentences.words_once
 
 
-def test_the_windowed_counts_in_a_table_are_exact(counting: Counting, dsn: str) -> None:
+def test_the_windowed_counts_in_a_table_are_exact(counting: Counting, postgres: Postgres) -> None:
     """The example of the page."""
-    run(dsn, "CREATE TABLE hourly_orders (hour timestamptz PRIMARY KEY, orders bigint)")
-    changes = {"postgresql://localhost/shop": dsn, "orders/hourly": counting.checkpoint}
+    postgres.run("CREATE TABLE hourly_orders (hour timestamptz PRIMARY KEY, orders bigint)")
+    changes = {"postgresql://localhost/shop": postgres.dsn, "orders/hourly": counting.checkpoint}
     start = counting.example(
         "sinks/postgres/README.md",
         changes,
@@ -279,7 +284,7 @@ def test_the_windowed_counts_in_a_table_are_exact(counting: Counting, dsn: str) 
         postgres_sink=postgres_sink,
     )
     counting.run(start, "kit.commit.after")
-    found = run(dsn, "SELECT extract(epoch FROM hour)::bigint, orders FROM hourly_orders")
+    found = postgres.run("SELECT extract(epoch FROM hour)::bigint, orders FROM hourly_orders")
     assert {start_s * 1000 // HOUR_MS: n for start_s, n in found} == counting.sentences.hours
 
 
@@ -299,14 +304,16 @@ def test_in_complete_mode_each_micro_batch_writes_every_word_once(counting: Coun
     assert {key: each[-1] for key, each in found.items()} == counting.sentences.words
 
 
-def test_complete_mode_keeps_exact_counts_in_a_table(counting: Counting, dsn: str) -> None:
-    run(dsn, "CREATE TABLE hours (start bigint PRIMARY KEY, count bigint)")
+def test_complete_mode_keeps_exact_counts_in_a_table(
+    counting: Counting, postgres: Postgres
+) -> None:
+    postgres.run("CREATE TABLE hours (start bigint PRIMARY KEY, count bigint)")
     rows = counting.hours()
     writer = (
         rows.writeStream.format("dedup_postgres")
         .outputMode("complete")
         .options(
-            dsn=dsn,
+            dsn=postgres.dsn,
             table="hours",
             mode="upsert",
             key="start",
@@ -314,7 +321,7 @@ def test_complete_mode_keeps_exact_counts_in_a_table(counting: Counting, dsn: st
         )
     )
     counting.run(writer.start, "kit.commit.after")
-    found = dict(run(dsn, "SELECT start, count FROM hours"))
+    found = dict(postgres.run("SELECT start, count FROM hours"))
     assert {
         start_s * 1000 // HOUR_MS: n for start_s, n in found.items()
     } == counting.sentences.hours

@@ -996,42 +996,44 @@ MUTANTS = (
         "sinks/mysql/connections.py",
         "NO_AUTO_VALUE_ON_ZERO,\"",
         "\"",
-        "mysql/test_mysql_input.py::test_a_zero_stays_a_zero",
+        "databases/test_mysql.py::test_a_zero_stays_a_zero",
     ),
     _mutant(
         "MySQL generates values for null",
         "sinks/mysql/columns.py",
         "if array.null_count and not self.is_nullable:",
         "if False:",
-        "mysql/test_mysql_types.py",
+        "databases/test_types.py::test_a_value_that_does_not_fit_is_named",
     ),
     _mutant(
         "MySQL cuts blanks at the end of a text",
         "sinks/columns.py",
         "if limit is not None and most > limit:",
         "if False:",
-        "mysql/test_mysql_types.py",
+        "databases/test_types.py::test_a_value_that_does_not_fit_is_named",
     ),
     _mutant(
         "a table of MySQL may change under the query",
         "sinks/mysql/tables.py",
         "if _definition(cursor, self.name, self.options) == self.definition:",
         "if _definition(cursor, self.name, self.options):",
-        "mysql/test_mysql_input.py",
+        "databases/test_tables.py::"
+        "test_an_unsafe_change_of_the_tables_stops_the_query_and_its_next_start",
     ),
     _mutant(
         "a column of MySQL may change its type under the query",
         "sinks/mysql/tables.py",
         "if find_table(cursor, self.options, self.stream).columns != self.columns:",
         "if find_table(cursor, self.options, self.stream) is None:",
-        "mysql/test_mysql_input.py",
+        "databases/test_tables.py::"
+        "test_an_unsafe_change_of_the_tables_stops_the_query_and_its_next_start",
     ),
     _mutant(
         "a table of MySQL may change between the check and the commit",
         "sinks/mysql/tables.py",
         """cursor.execute(f"SELECT 1 FROM {', '.join(tables)} LIMIT 0")""",
         "pass",
-        "mysql/test_mysql_input.py::"
+        "databases/test_mysql.py::"
         "test_a_transaction_locks_the_tables_against_changes",
     ),
     _mutant(
@@ -1039,35 +1041,38 @@ MUTANTS = (
         "sinks/mysql/tables.py",
         "if column.collation not in (None, kept):",
         "if False:",
-        "mysql/test_mysql_input.py",
+        "databases/test_keys.py::test_a_key_that_would_merge_rows_is_rejected",
     ),
     _mutant(
         "a version of MySQL may have any collation",
         "sinks/mysql/tables.py",
         "for name in (*options.key, options.version) if name is not None):",
         "for name in options.key):",
-        "mysql/test_mysql_input.py",
+        "databases/test_mysql.py::"
+        "test_text_keys_and_versions_need_the_collation_that_compares_code_points",
     ),
     _mutant(
         "MySQL ends sessions that wait for Spark",
         "sinks/mysql/connections.py",
         "_IDLE_S = 28_800",
         "_IDLE_S = 1",
-        "mysql/test_mysql_owners.py",
+        "databases/test_mysql.py::"
+        "test_idle_limits_of_the_server_do_not_end_a_transaction",
     ),
     _mutant(
         "a sink on the kit waits for Spark's first rows in its transaction",
         "sinks/kit/slots.py",
         "islice(rows := iter(rows), 1)",
         "islice(rows := iter(rows), 0)",
-        "mysql/test_mysql_owners.py::test_a_transaction_opens_with_the_first_row",
+        "databases/test_owners.py::"
+        "test_a_frozen_attempt_never_publishes_after_its_successor",
     ),
     _mutant(
         "a restarted query relies on the checks of the start before",
         "sinks/foreach_batch.py",
         "if (batch_id, start) == (last + 1, begun) else",
         "if batch_id == last + 1 else",
-        "mysql/test_mysql_query.py::"
+        "databases/test_queries.py::"
         "test_a_restart_with_the_same_function_checks_the_table_again",
     ),
     _mutant(
@@ -1075,91 +1080,95 @@ MUTANTS = (
         "sinks/mysql/tables.py",
         "others.sort(key=lambda name: name == version)",
         "pass",
-        "mysql/test_mysql_input.py",
+        "databases/test_keys.py::test_the_newest_version_stays",
     ),
     _mutant(
         "a frozen session of PostgreSQL is waited for",
         "sinks/postgres/sink.py",
         "other.execute(_END_BLOCKERS, pid)",
         "pass",
-        "postgres/test_postgres_slots.py",
+        "databases/test_owners.py",
     ),
     _mutant(
         "a slot of PostgreSQL is read without a lock",
         "sinks/postgres/sink.py",
         'f"FOR UPDATE {how}"',
         '""',
-        "postgres/test_postgres_slots.py",
+        "databases/test_owners.py",
     ),
     _mutant(
         "deferred constraints of PostgreSQL wait for the commit",
         "sinks/postgres/sink.py",
         "connection.execute(CHECK)",
         "pass",
-        "postgres/test_postgres_input.py",
+        "databases/test_postgres.py::"
+        "test_a_constraint_that_fails_at_commit_is_reported",
     ),
     _mutant(
         "a table of PostgreSQL may change under the query",
         "sinks/postgres/sink.py",
         "self.table.check_unchanged(connection)",
         "pass",
-        "postgres/test_postgres_definition.py",
+        "databases/test_tables.py",
     ),
     _mutant(
         "a partition of PostgreSQL may be UNLOGGED",
         "sinks/postgres/tables.py",
         " OR relpersistence = 'u' AND relkind = 'r'",
         "",
-        "postgres/test_postgres_definition.py",
+        "databases/test_tables.py::test_a_table_that_does_not_fit_is_rejected",
     ),
     _mutant(
         "a unique index of PostgreSQL may take other texts for equal",
         "sinks/postgres/tables.py",
         " OR NOT collisdeterministic",
         "",
-        "postgres/test_postgres_definition.py",
+        "databases/test_tables.py",
     ),
     _mutant(
         "PostgreSQL compares versions by the column's collation",
         "sinks/postgres/tables.py",
         "' COLLATE \"C\"' if",
         "'' if",
-        "postgres/test_postgres_definition.py",
+        "databases/test_postgres.py::"
+        "test_texts_are_compared_by_bytes_under_any_collation",
     ),
     _mutant(
         "two spellings of a UUID are one key",
         "sinks/postgres/columns.py",
         "ignore_case=any_case",
         "ignore_case=True",
-        "postgres/test_postgres_definition.py",
+        "databases/test_postgres.py::"
+        "test_a_second_spelling_of_a_uuid_is_rejected",
     ),
     _mutant(
         "a query starts again and again for a role that only reads",
         "sinks/postgres/connections.py",
         "if not is_standby and source in _OWN_SETTING:",
         "if False:",
-        "postgres/test_postgres_read_only.py",
+        "databases/test_postgres_read_only.py",
     ),
     _mutant(
         "a frozen session of MySQL is waited for",
         "sinks/mysql/sink.py",
         "self._end_holder(key)",
         "pass",
-        "mysql/test_mysql_owners.py",
+        "databases/test_owners.py",
     ),
     _mutant(
         "a session of MySQL is ended by a number of before a restart",
         "sinks/mysql/sink.py",
         "if newest is not None and newest != committed:",
         "if newest is not None:",
-        "mysql/test_mysql_owners.py",
+        "databases/test_mysql.py::"
+        "test_a_session_that_reuses_the_number_of_an_owner_is_not_ended",
     ),
     _mutant(
         "connections to databases are shared with forks",
         "sinks/kit/database.py",
         "os.register_at_fork(after_in_child=_free.clear)",
         "",
-        "mysql/test_mysql_owners.py",
+        "databases/test_owners.py::test_a_fork_has_its_own_connections",
     ),
     _mutant(
         "credentials stay in the paths of old checkpoints",

@@ -21,13 +21,12 @@ from pathlib import Path
 from rich.console import Console
 
 from dedup.cli.demo import Check, check_table
+from tests.databases.mysql_server import MysqlServer, unpacked
+from tests.databases.postgres_server import PostgresServer, missing
 from tests.kafka.broker import running_broker
 from tests.kafka.demo.producers import Load
 from tests.kafka.demo.run import run
 from tests.kafka.demo.targets import Target, Topic, mysql_table, postgres_table
-from tests.mysql.server import Server as MysqlServer
-from tests.mysql.server import unpacked
-from tests.postgres.server import Server, missing
 
 
 def main() -> int:
@@ -60,7 +59,8 @@ def main() -> int:
             if flags.sink == "kafka":
                 into = partial(Topic, servers)
             elif flags.sink == "postgres":
-                into = partial(postgres_table, stack.enter_context(Server(made / "data")))
+                postgres = PostgresServer(made / "data")
+                into = partial(postgres_table, stack.enter_context(postgres))
             else:
                 mysql = MysqlServer(unpacked(), made / "data")
                 into = partial(mysql_table, stack.enter_context(mysql))

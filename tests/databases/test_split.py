@@ -1,4 +1,4 @@
-"""Verdicts to a table each, within one micro-batch, each row once."""
+"""Verdicts go to a table each, within one micro-batch, each row once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import dedup_by_id, split
 from dedup.errors import ConfigError
-from dedup.sinks import postgres_sink
 from dedup.sinks.foreach_batch import SinkFunction
 from dedup.sinks.kit.slots import forget_slots
-from tests.postgres.tables import run
+from tests.databases.database import Database
+from tests.databases.postgres import Postgres
 from tests.support.file_query import FileQuery
+from tests.support.needs import long
 
 #: Its first hours are before the late watermark once the last one has come.
 HOUR_S = 3600
@@ -27,15 +28,16 @@ HOUR_S = 3600
 class SplitQuery(FileQuery):
     """Numbers with times to tables of their verdicts, and a note of each task that read a file."""
 
-    def __init__(self, spark: SparkSession, dsn: str, folder: Path, **options: Any) -> None:
-        super().__init__(spark, "none", folder)
-        self.dsn, self.notes = dsn, folder / "notes"
+    def __init__(self, spark: SparkSession, db: Database, **options: Any) -> None:
+        super().__init__(spark, "none", db.folder)
+        self.db, self.notes = db, db.folder / "notes"
         self.notes.mkdir()
-        run(dsn, "CREATE TABLE uniques (n bigint, at timestamp)",
-            "CREATE TABLE others (n bigint, at timestamp, verdict text)")  # fmt: skip
+        time = db.own(postgres="timestamp", mysql="datetime(6)")
+        db.run(f"CREATE TABLE uniques (n bigint, at {time})",
+            f"CREATE TABLE others (n bigint, at {time}, verdict text)")  # fmt: skip
         operator = dedup_by_id(
             "n", horizon="1 day", timestamp="at", lateness="1 hour", verdict="verdict",
-            catalog=str(folder / "catalog"), shards=2, **options,
+            catalog=str(db.folder / "catalog"), shards=2, **options,
         )  # fmt: skip
         notes = str(self.notes)
 
@@ -49,9 +51,7 @@ class SplitQuery(FileQuery):
 
     def into(self, table: str, **options: str) -> SinkFunction:
         """Return the function that writes to a table."""
-        return postgres_sink(
-            self.dsn, table, checkpoint=str(self.checkpoint), options={"name": table} | options
-        )
+        return self.db.function(table, options={"name": table} | options)
 
     def hours(self, **hours: float | None) -> None:
         """Add a file of rows: ``n7=3`` is number 7, three hours after the beginning."""
@@ -70,10 +70,10 @@ class SplitQuery(FileQuery):
         writer.start().awaitTermination(120)
 
     def uniques(self) -> Counter[int | None]:
-        return Counter(row[0] for row in run(self.dsn, "SELECT n FROM uniques"))
+        return Counter(row[0] for row in self.db.run("SELECT n FROM uniques"))
 
     def others(self) -> Counter[tuple[int | None, str]]:
-        return Counter(run(self.dsn, "SELECT n, verdict FROM others"))
+        return Counter(self.db.run("SELECT n, verdict FROM others"))
 
 
 def fill(query: SplitQuery) -> None:
@@ -84,21 +84,15 @@ def fill(query: SplitQuery) -> None:
 
 
 ONCE = Counter({1: 1, 2: 1, 3: 1, 4: 1})
+BOTH = pytest.mark.parametrize("server", ["postgres", long("mysql")], indirect=True)
 
 
+@BOTH
 @pytest.mark.parametrize(
-    "fails",
-    [
-        pytest.param("nowhere", marks=pytest.mark.slow),
-        pytest.param("before the first", marks=pytest.mark.slow),
-        pytest.param("between them", marks=pytest.mark.slow),
-        "at the end",
-    ],
+    "fails", [*map(long, ["nowhere", "before the first", "between them"]), "at the end"]
 )
-def test_each_verdict_goes_to_its_table_once(
-    spark: SparkSession, dsn: str, tmp_path: Path, fails: str
-) -> None:
-    query = SplitQuery(spark, dsn, tmp_path)
+def test_each_verdict_goes_to_its_table_once(spark: SparkSession, db: Database, fails: str) -> None:
+    query = SplitQuery(spark, db)
     fill(query)
 
     def sinks(fails: str = "") -> dict[str, Any]:
@@ -136,10 +130,11 @@ def test_each_verdict_goes_to_its_table_once(
         query.go(**sinks())
 
 
+@BOTH
 def test_verdicts_without_a_sink_follow_the_options_of_the_operator(
-    spark: SparkSession, dsn: str, tmp_path: Path
+    spark: SparkSession, db: Database
 ) -> None:
-    query = SplitQuery(spark, dsn, tmp_path, late="drop", null_ids="drop")
+    query = SplitQuery(spark, db, late="drop", null_ids="drop")
     fill(query)
     query.hours(n6=11, n7=0)
     query.go(unique=query.into("uniques"), null_id=query.into("others"))
@@ -148,9 +143,9 @@ def test_verdicts_without_a_sink_follow_the_options_of_the_operator(
 
 
 def test_split_works_with_functions_that_read_nothing_and_changed_columns(
-    spark: SparkSession, dsn: str, tmp_path: Path
+    spark: SparkSession, postgres: Postgres
 ) -> None:
-    query = SplitQuery(spark, dsn, tmp_path)
+    query = SplitQuery(spark, postgres)
     read = query.change
     query.change = lambda rows: (
         read(rows)
@@ -169,12 +164,12 @@ def test_split_works_with_functions_that_read_nothing_and_changed_columns(
 
 
 def test_sinks_and_streams_that_cannot_be_split_are_rejected(
-    spark: SparkSession, dsn: str, tmp_path: Path
+    spark: SparkSession, postgres: Postgres
 ) -> None:
-    query = SplitQuery(spark, dsn, tmp_path)
+    query = SplitQuery(spark, postgres)
     fill(query)
     rows, take = query.rows(), query.into("uniques")
-    elsewhere = postgres_sink(dsn, "others", checkpoint="/elsewhere")
+    elsewhere = postgres.function("others", "/elsewhere")
     refused: list[tuple[DataFrame, dict[str, Any], str]] = [
         (rows, {"unique": take, "late": query.into("others", name="uniques")},
          "Two sinks of the query have the name 'uniques'"),
@@ -186,7 +181,5 @@ def test_sinks_and_streams_that_cannot_be_split_are_rejected(
         with pytest.raises(ConfigError, match=why):
             split(stream, **sinks)
     # One checkpoint may be written in two ways.
-    same = postgres_sink(
-        dsn, "others", checkpoint=f"file://{query.checkpoint}/", options={"name": "others"}
-    )
+    same = postgres.function("others", f"file://{query.checkpoint}/", options={"name": "others"})
     split(rows, unique=take, duplicate=same)

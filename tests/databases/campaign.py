@@ -1,13 +1,15 @@
-"""Faults against the sink over a real server, again and again, from a seed, without a Spark.
+"""Faults against a sink over a real server, again and again, from a seed, without a Spark.
 
-    python -m tests.postgres.campaign --each 30 --seed 1 --results tests/postgres/results/kills.json
+    python -m tests.databases.campaign postgres --each 30 --results tests/databases/results/x.json
 
-Besides the faults of tests/support/sink_campaign.py, the server crashes and comes back, and commits
+Besides the faults of tests/support/sink_campaign.py, the server crashes or restarts, and commits
 are lost, cut off or late. At the end every row must be there once, as its last micro-batch had it.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import sys
 import tempfile
@@ -17,16 +19,22 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
-import psycopg
-
 if __name__ == "__main__":  # before `dedup.errors.faults` reads it
-    os.environ["DEDUP_FAULTS"] = tempfile.mkdtemp(prefix="dedup-postgres-faults-")
+    os.environ["DEDUP_FAULTS"] = tempfile.mkdtemp(prefix="dedup-database-faults-")
 
 from dedup.errors import SinkError
 from dedup.sinks.work import TaskResult
 from dedup.testing.sinks import SinkHarness
-from tests.postgres.server import Server, own_server
-from tests.postgres.tables import HARMS, Sink, batch_of, commits, run
+from tests.databases.database import (
+    HARMS,
+    MODES,
+    Database,
+    DatabaseServer,
+    Sink,
+    batch_of,
+    mode_name,
+)
+from tests.databases.servers import KINDS, running_server
 from tests.support.proxy import Proxy
 from tests.support.sink_campaign import (
     Campaign,
@@ -38,42 +46,37 @@ from tests.support.sink_campaign import (
     transactional_steps,
 )
 
-MODES: dict[str, dict[str, str]] = {
-    "append": {},
-    "atomic": {"mode": "atomic"},
-    "upsert": {"mode": "upsert", "key": "n"},
-    "atomic, key": {"mode": "atomic", "key": "n"},
-    "append, quarantine": {"quarantine": "refused"},
-    "upsert, quarantine": {"mode": "upsert", "key": "n", "quarantine": "refused"},
+#: The modes of each kind by name; only PostgreSQL has a quarantine.
+QUARANTINE = {"quarantine": "refused"}
+EVERY_MODE = {
+    "mysql": MODES,
+    "postgres": [*MODES, QUARANTINE, {"mode": "upsert", "key": "n"} | QUARANTINE],
 }
 POINTS = transactional_steps()
 
 
-class PostgresCampaign(Campaign):
-    """A query over a server."""
+class DatabaseCampaign(Campaign):
+    """A query into a database of a server."""
 
-    def __init__(self, server: Server, seed: int, before: Counter[str]) -> None:
-        super().__init__(seed, MODES, before)
-        self._server = server
+    def __init__(self, name: str, server: DatabaseServer, seed: int, before: Counter[str]) -> None:
+        super().__init__(seed, {mode_name(mode): mode for mode in EVERY_MODE[name]}, before)
+        self._kind, self._server = KINDS[name], server
         self._sink: Callable[[], Sink]
         self._proxy: Proxy
 
     def run(self) -> Round:
         """Run it to its end and judge it."""
-        database = f"c{self.result.seed}"
-        run(self._server.dsn(), f"CREATE DATABASE {database}")
         with (
             Proxy(self._server.port) as self._proxy,
-            tempfile.TemporaryDirectory(prefix="dedup-postgres-ledger-") as ledger,
+            tempfile.TemporaryDirectory(prefix="dedup-database-ledger-") as ledger,
         ):
-            dsn = self._server.dsn(database).replace(str(self._server.port), str(self._proxy.port))
-            table = self.result.options
-            self._sink = partial(Sink, dsn, Path(ledger), **table)
+            db = self._kind.create(self._server, f"c{self.result.seed}", Path(ledger))
+            self._sink = partial(Sink, db.by_port(self._proxy.port), **self.result.options)
             self._sink()
-            if "quarantine" in table:
-                run(self._server.dsn(database), "ALTER TABLE numbers ADD CHECK (n % 10 <> 3)")
+            if "quarantine" in self.result.options:
+                db.run("ALTER TABLE numbers ADD CHECK (n % 10 <> 3)")
             done = self.go()
-            self._judge(self._server.dsn(database), done)
+            self._judge(db, done)
             return self.end()
 
     def points(self) -> tuple[str, ...]:
@@ -82,7 +85,8 @@ class PostgresCampaign(Campaign):
 
     def worker(self) -> Worker:
         """A new process, which waits for a server that is away."""
-        return Worker(self._sink, (SinkError, psycopg.OperationalError))
+        errors = {SinkError, *(kind.library.OperationalError for kind in KINDS.values())}
+        return Worker(self._sink, tuple(errors))
 
     @staticmethod
     def part(sink: SinkHarness, run_id: str, batch_id: int, slot: int, tasks: int) -> TaskResult:
@@ -94,7 +98,8 @@ class PostgresCampaign(Campaign):
         if self.rng.random() > 0.25:
             return nullcontext()
         harm, after = self.rng.choice(HARMS), self.rng.randint(0, 6)
-        return self.harmed(self._proxy, self._proxy.strike(harm, commits, after=after))
+        fault = self._proxy.strike(harm, self._kind.is_commit, after=after)
+        return self.harmed(self._proxy, fault)
 
     def around_a_start(self) -> AbstractContextManager[None]:
         """Crash or restart the server now and then."""
@@ -109,31 +114,28 @@ class PostgresCampaign(Campaign):
 
         return self.meanwhile("server crash", crash, 0.2)
 
-    def _judge(self, dsn: str, batches: int) -> None:
+    def _judge(self, db: Database, batches: int) -> None:
         expected = due(batches, keyed="key" in self.result.options)
-        found = Counter((n, text) for n, text in run(dsn, "SELECT n, text FROM numbers"))
+        found = Counter((n, text) for n, text in db.run("SELECT n, text FROM numbers"))
         if "quarantine" in self.result.options:
             everything = due(batches, keyed=False)
             taken = Counter({row: k for row, k in expected.items() if row[0] % 10 != 3})
             expected = taken + Counter(
                 {row: k for row, k in everything.items() if row[0] % 10 == 3}
             )
-            aside = run(dsn, "SELECT (record::json->>'n')::int, record::json->>'text' FROM refused")
-            found += Counter((n, text) for n, text in aside)
+            aside = (json.loads(record) for (record,) in db.run("SELECT record FROM refused"))
+            found += Counter((record["n"], record["text"]) for record in aside)
         self.judge(expected, found)
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="dedup-postgres-") as folder:
-        Path(folder).chmod(0o755)
-        server = own_server(Path(folder, "data"))
-        if isinstance(server, str):
-            print(server)
-            return 2
-        with server:
-            return run_campaign(
-                __doc__, POINTS, lambda *given: PostgresCampaign(server, *given).run()
-            )
+    options = argparse.ArgumentParser()
+    options.add_argument("database", choices=list(KINDS))
+    name = options.parse_known_args()[0].database
+    with running_server(name) as server:
+        return run_campaign(
+            __doc__, POINTS, lambda *given: DatabaseCampaign(name, server, *given).run(), options
+        )
 
 
 if __name__ == "__main__":
