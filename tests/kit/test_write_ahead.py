@@ -99,15 +99,6 @@ def test_a_second_call_of_the_same_driver_is_reported(start: Any) -> None:
     assert sink.sink.rows_sent_again == 2
 
 
-def test_a_replay_of_a_sent_micro_batch_sends_nothing(start: Any, tmp_path: Path) -> None:
-    start().batch("run1", 0, [0, 1])
-    again = start()
-    again.batch("run2", 0, [1], [0])
-    assert len(again.log.lines()) == 2
-    assert again.sink.rows_sent_again == 0
-    assert left(tmp_path / "checkpoint") == []
-
-
 def test_rows_that_differ_from_the_manifest_are_refused(start: Any) -> None:
     first = start(calls_left=1)
     with pytest.raises(ConnectionError):
