@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from dedup.sinks.kit.database import forget_connections
 from dedup.sinks.kit.slots import forget_slots
 from tests.databases.database import Database, DatabaseServer, Sink
 from tests.databases.mysql import Mysql
@@ -17,6 +16,7 @@ from tests.databases.mysql_server import MysqlServer
 from tests.databases.postgres import Postgres
 from tests.databases.postgres_server import PostgresServer
 from tests.databases.servers import KINDS, running_server
+from tests.support.connections import forget_connections
 from tests.support.proxy import Proxy
 
 

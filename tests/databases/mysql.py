@@ -15,13 +15,13 @@ from pyspark.sql.types import StructType
 
 from dedup.sinks import mysql_ddl, mysql_sink
 from dedup.sinks.foreach_batch import SinkFunction
-from dedup.sinks.kit.database import forget_connections
 from dedup.sinks.kit.slots import TransactionalWork
 from dedup.sinks.mysql.function import MYSQL
 from dedup.sinks.mysql.options import MysqlOptions
 from dedup.sinks.mysql.sink import ready
 from tests.databases.database import Columns, Database
 from tests.databases.mysql_server import MysqlServer, by_port
+from tests.support.connections import forget_connections
 
 #: Texts of this collation may be keys.
 _TEXTS = "CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"

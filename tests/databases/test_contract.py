@@ -10,10 +10,10 @@ import psycopg
 import pymysql
 import pytest
 
-from dedup.sinks.kit.database import forget_connections
 from dedup.testing import check_sink
 from dedup.testing.sinks import SinkContract, SinkOutput
 from tests.databases.database import MODES, Database, Sink, batch_of, mode_name
+from tests.support.connections import forget_connections
 from tests.support.needs import long
 
 

@@ -13,13 +13,12 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import ConfigError, DataError, SinkError
 from dedup.sinks import mysql_ddl
-from dedup.sinks.batch import new_batch
 from dedup.sinks.kit import database
-from dedup.sinks.kit.database import forget_connections
 from dedup.testing.sinks import QUERY, once
 from tests.databases.database import COLUMNS, Sink, batch_of
 from tests.databases.mysql import Mysql
 from tests.databases.mysql_server import MysqlServer
+from tests.support.connections import forget_connections
 from tests.support.proxy import Harm, Proxy
 
 MAKE = "CREATE TABLE t (n int NOT NULL PRIMARY KEY, text varchar(3))"
@@ -149,7 +148,7 @@ def test_a_lock_of_another_user_is_named(mysql: Mysql) -> None:
     """Only the owner of a session, or an administrator, may end it."""
     sink = Sink(mysql)
     sink.batch("run1", 0, [0], [1])
-    frozen = sink.work.slots(new_batch(QUERY, sink.work.name, "run1", 1))
+    frozen = sink.work.slots(QUERY)
     frozen.acquire([0])
     frozen.slot(0).begin()
     other = Sink(mysql.as_user(f"ALL ON {mysql.where['database']}.*"))

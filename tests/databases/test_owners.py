@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from dedup.errors import SinkError
-from dedup.sinks.batch import new_batch
 from dedup.sinks.kit.database import _free
 from dedup.sinks.kit.slots import KitSlots
 from dedup.sinks.protocol import Aborted, Fenced, PublishedSlice
@@ -20,7 +19,7 @@ from tests.support.frozen_task import frozen_task
 
 
 def handle(sink: Sink) -> KitSlots:
-    return sink.work.slots(new_batch(QUERY, sink.work.name, "run1", 1))
+    return sink.work.slots(QUERY)
 
 
 def session_of(sink: Sink) -> int:

@@ -12,9 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dedup.errors import ConfigError, DataError, SinkError
-from dedup.sinks.batch import new_batch
 from dedup.sinks.columns import Unsuitable
-from dedup.sinks.kit.database import forget_connections
 from dedup.sinks.postgres import copy_rows
 from dedup.sinks.postgres.columns import _SCALARS, check_compared, column_type, encoding
 from dedup.sinks.postgres.connections import connected, transaction
@@ -23,6 +21,7 @@ from tests.databases.database import Sink, batch_of
 from tests.databases.postgres import Postgres
 from tests.databases.postgres_server import PostgresServer
 from tests.databases.test_tables import CI
+from tests.support.connections import forget_connections
 from tests.support.needs import long
 
 
@@ -62,7 +61,7 @@ def test_a_frozen_attempt_of_another_role_is_disconnected(postgres: Postgres) ->
     worker = postgres.as_user(acting).changed(options=f"-csearch_path={schema} -c role={acting}")
     theirs = Sink(worker)
     theirs.batch("run1", 0, [0], [1])
-    frozen = theirs.work.slots(new_batch(QUERY, theirs.work.name, "run1", 1))
+    frozen = theirs.work.slots(QUERY)
     frozen.acquire([0])
     frozen.slot(0).begin()
     theirs.forget()

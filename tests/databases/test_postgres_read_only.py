@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from dedup.errors import ConfigError, SinkError, restart_helps
-from dedup.sinks.kit.database import forget_connections
 from tests.databases.database import Sink
 from tests.databases.postgres import Postgres
 from tests.databases.postgres_server import PostgresServer
+from tests.support.connections import forget_connections
 
 SETTING = "default_transaction_read_only"
 NOW = ("SELECT pg_reload_conf()", "SELECT pg_sleep(0.2)")

@@ -53,7 +53,7 @@ def test_a_record_that_the_table_rejects_is_reported_and_nothing_is_written(
            *TRIGGER[db.name])  # fmt: skip
     sink = Sink(db, table="t")
     if batch_id:
-        monkeypatch.setattr(tables, "_STATEMENT_BYTES", 200)
+        monkeypatch.setattr(tables, "_BYTES", 20)
         monkeypatch.setattr(copy_rows, "_ROWS", 2)
         sink.batch("run1", 0, [9])
     first, there = batch_of([20, 21], ["x", "y"]), "SELECT n FROM t WHERE n <> 9 ORDER BY n"

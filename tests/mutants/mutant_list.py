@@ -1222,8 +1222,8 @@ MUTANTS = (
     _mutant(
         "a query stops if the address of its server changes",
         "sinks/kit/database.py",
-        'setting = {"table": table, "markers": str(options.markers)}',
-        'setting = {"table": table, "markers": f"{options.markers} {address}"}',
+        'setting = {"table": sink.table.name, "markers": str(options.markers)}',
+        'setting = {"table": sink.table.name, "markers": f"{options.markers} {address}"}',
         "databases/test_owners.py::test_two_drivers_publish_a_micro_batch_once",
     ),
     _mutant(
