@@ -50,7 +50,7 @@ def test_an_option_file_gives_user_and_password_and_no_error_shows_them(
     shown.append(str(rejected.value))
     forget_connections()
     for line in ("password = s3cret2", "password = s3cret€", "passwd = s3cret", "password s3cret"):
-        with pytest.raises(ConfigError, match="MySQL cannot be used with these") as refused:
+        with pytest.raises(ConfigError, match="MySQL cannot be used with the options") as refused:
             by_file(line).work()
         shown.append(str(refused.value))
     assert not any("s3cret" in text for text in shown)
