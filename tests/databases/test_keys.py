@@ -59,7 +59,7 @@ def test_a_type_that_treats_different_values_as_equal_is_rejected_as_a_key(
     db.run(f"CREATE TABLE t (k {kind} PRIMARY KEY)")
     with pytest.raises(ConfigError, match=why):
         db.work([("k", spark)], mode="upsert", key="k")
-    db.work([("k", spark)])  # in mode append it is no key
+    db.work([("k", spark)])  # mode append has no key
 
 
 @pytest.mark.parametrize("kind", [Postgres, Mysql])

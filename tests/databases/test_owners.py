@@ -148,7 +148,7 @@ def test_a_commit_of_unknown_outcome_is_found_by_its_marker(
     def unknown(connection: Any) -> None:
         commit(connection)
         monkeypatch.undo()
-        raise library.OperationalError("who knows")
+        raise library.OperationalError("no answer")
 
     def rows() -> Iterator[int]:
         yield 2

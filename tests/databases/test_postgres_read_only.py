@@ -34,7 +34,7 @@ def sink(own: Postgres) -> Sink:
 
 @pytest.fixture
 def writing(own: Postgres) -> Iterator[Postgres]:
-    """Its sessions write whatever the settings of role and database."""
+    """Its sessions may write under any setting of role and database."""
     yield own.changed(options=f"-c {SETTING}=off")
     forget_connections()
 

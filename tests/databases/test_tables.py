@@ -82,7 +82,7 @@ def test_a_table_that_does_not_fit_is_rejected(
 
 
 #: A collation that the server takes for one to which different texts may be equal. The server of
-#: the tests has no ICU, without which nobody can create one.
+#: the tests has no ICU, which is needed to create one.
 CI = (
     "CREATE COLLATION ci (locale = 'C')",
     "UPDATE pg_collation SET collisdeterministic = false WHERE oid = to_regcollation('ci')",

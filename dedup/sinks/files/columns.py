@@ -19,7 +19,7 @@ from dedup.sources.files.bypass import LeftToSpark, arrow_schema, text_schema
 _FOLDERS = (
     T.StringType, T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType,
 )  # fmt: skip
-#: Column types whose values are no single text.
+#: Column types whose values are not a single text.
 _NO_TEXT = (T.ArrayType, T.MapType, T.StructType, T.BinaryType)
 
 

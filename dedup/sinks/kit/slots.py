@@ -288,7 +288,7 @@ class KitSlots(SinkSlots[KitSlot]):
         return owned
 
     def rollback(self, transaction: Any) -> None:
-        """Roll back. A lost connection, whose transaction the server rolls back, is no error."""
+        """Roll back. Ignore a lost connection, because the server rolls its transaction back."""
         with suppress(Exception):
             self.sink.rollback(transaction)
 
