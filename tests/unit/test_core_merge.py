@@ -25,6 +25,7 @@ from dedup.core.tail import Tail
 from dedup.core.upkeep import MERGE_STRIDE, SEGMENT_BYTES, Upkeep
 from dedup.errors import CatalogError, SegmentDamaged
 from tests.support.memory_store import HASH_KEY, MemoryStore
+from tests.support.needs import long
 from tests.support.shard_driver import STABLE_OR_NOT, Driver, Rec, drive
 
 
@@ -124,7 +125,7 @@ class Load:
 
 
 @pytest.mark.parametrize(
-    ("sealed", "segment_ids", "shard"), [(4, 8, 0), (4, 8, 3), (4, 32, 3), (4, 200, 0)]
+    ("sealed", "segment_ids", "shard"), [long(4, 8, 0), (4, 8, 3), (4, 32, 3), (4, 200, 0)]
 )
 def test_work_and_depth_stay_bounded_however_long_a_bucket_grows(
     sealed: int, segment_ids: int, shard: int
