@@ -72,7 +72,9 @@ def spark_session(
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     _let_java_use(tempfile.gettempdir())
-    _let_java_read_names()
+    if not _locale_is_utf8():
+        # In another locale Java does not find files whose names are not ASCII.
+        os.environ["LC_ALL"] = "C.UTF-8"
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     # By default PySpark logs Java's whole stack for a bad record.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
@@ -213,12 +215,6 @@ def _let_java_use(folder: str) -> None:
         os.environ["JAVA_TOOL_OPTIONS"] = f"{option} {java_options}".strip()
 
 
-def _let_java_read_names() -> None:
-    """Give Java a locale in which it finds files whose names are not ASCII."""
-    if locale.getencoding() != "UTF-8":
-        os.environ["LC_ALL"] = "C.UTF-8"
-
-
 def _java_options(is_idle: bool, archive_to: Path | None) -> Iterator[str]:
     if is_idle:
         yield "-XX:TieredStopAtLevel=1"
@@ -237,6 +233,18 @@ def _end_java() -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait()
+
+
+def _locale_is_utf8() -> bool:
+    """Return whether the locale makes Java read file names as UTF-8."""
+    before = locale.setlocale(locale.LC_ALL)
+    try:
+        locale.setlocale(locale.LC_ALL, "")
+        return locale.nl_langinfo(locale.CODESET) == "UTF-8"
+    except locale.Error:
+        return False
+    finally:
+        locale.setlocale(locale.LC_ALL, before)
 
 
 @contextmanager

@@ -236,10 +236,9 @@ def head_bytes(blocks: int) -> int:
 
 def blocks_in(filter_bytes: int) -> int:
     """Return the number of blocks of a filter of this size in bytes."""
-    blocks = max(1, (filter_bytes - HEADER_BYTES) // BLOCK_BYTES)
-    while blocks > 1 and head_bytes(blocks) + blocks * BLOCK_BYTES > filter_bytes:
-        blocks -= 1
-    return blocks
+    # Each page has a sum in the head.
+    pages, rest = divmod(filter_bytes - HEADER_BYTES, 8 + PAGE_BLOCKS * BLOCK_BYTES)
+    return max(1, pages * PAGE_BLOCKS + max(0, rest - 8) // BLOCK_BYTES)
 
 
 def damaged(what: str) -> FilterDamaged:

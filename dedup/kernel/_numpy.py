@@ -143,16 +143,17 @@ def sort_keys(data: U8, offsets: I64, hashes: U64) -> I64:
     order = np.argsort(hashes, kind="stable").astype(np.int64, copy=False)
     sorted_hashes = hashes[order]
     bounds = np.flatnonzero(np.r_[True, sorted_hashes[1:] != sorted_hashes[:-1], True])
-    keys = _keys(data, offsets)
-    for r in np.flatnonzero(np.diff(bounds) > 1).tolist():
+    runs = np.flatnonzero(np.diff(bounds) > 1).tolist()
+    keys = _keys(data, offsets) if runs else []
+    for r in runs:
         part = slice(int(bounds[r]), int(bounds[r + 1]))
         order[part] = sorted(order[part].tolist(), key=keys.__getitem__)
     return order
 
 
 def take_keys(data: U8, offsets: I64, index: I64) -> tuple[U8, I64]:
-    keys = _keys(data, offsets)
-    return _column([keys[i] for i in index.tolist()])
+    starts, ends = offsets[index].tolist(), offsets[index + 1].tolist()
+    return _column([data[a:b].tobytes() for a, b in zip(starts, ends, strict=True)])
 
 
 # ---- UUID text ----

@@ -381,6 +381,18 @@ def test_lines_are_split_at_the_given_line_end(
         assert (end is None) == (first.nbytes == 0)
 
 
+def test_bytes_behind_the_last_line_complete_no_record() -> None:
+    broken = b'{"v":{"a":1}\n'
+    lines = b'{"v":{"a":1}}\n' * 40
+    reader = Both(column(pa.struct([("a", pa.int64())])), SPELLING)
+    rows = reader.read(lines + broken + b"}", is_last=False)
+    assert [bad.text for bad in rows.bad] == [broken[:-1]]
+    assert len(rows.good) == 40
+    reader.by_pyarrow = 0
+    assert len(reader.read(lines * 10 + broken[:9], is_last=False).good) == 400
+    assert reader.by_pyarrow > 300
+
+
 def test_a_text_column_keeps_the_spelling_of_numbers() -> None:
     line = b'{"v": {"b": [1.0, 1e5, "\\u00e9\\n", true, null], "a": {}}}'
     rows = Both(column(pa.string()), SPELLING).read(line)

@@ -116,6 +116,8 @@ def test_objects_with_very_many_fields_are_text(monkeypatch: pytest.MonkeyPatch)
     lines = [f'{{"m":{{"k{n}":1,"x":1}}}}' for n in range(20)]
     assert inferred(*lines[:9]).startswith("m:struct<k0:bigint,")
     assert inferred(*lines) == inferred(*lines, '{"m":null}') == "m:string"
+    fields = ",".join(f'"k{n}":1' for n in range(10))
+    assert inferred(f'{{"m":{{{fields},"boolean":1}}}}') == "m:string"
     wide: Shape = {f"k{n}": None for n in range(11)}
     assert column_type(wide).simpleString() == "string"
 

@@ -99,18 +99,27 @@ def test_a_worker_python_of_another_version_is_rejected_and_a_wrapper_accepted(
     check_python(sys.executable)
 
 
+#: Python would replace the C locale for itself and its children.
+_LOCALE = {"LC_ALL": "", "LC_CTYPE": "", "LANG": "", "PYTHONCOERCECLOCALE": "0"}
+
+
 @pytest.mark.parametrize(
-    ("given", "for_java"),
-    [("C", "C.UTF-8"), ("xx_YY.UTF-8", "C.UTF-8"), ("", "C.UTF-8"), ("C.utf8", "C.utf8")],
+    ("environment", "is_utf8"),
+    [
+        (_LOCALE, False),
+        (_LOCALE | {"LC_ALL": "C"}, False),
+        (_LOCALE | {"LC_ALL": "xx_YY.UTF-8"}, False),
+        (_LOCALE | {"LC_ALL": "C.UTF-8"}, True),
+        ({"LC_ALL": "", "LANG": "xx_YY.UTF-8"}, False),
+        ({"LC_ALL": "", "LANG": "C.UTF-8", "LC_TIME": "xx_YY.UTF-8"}, False),
+    ],
 )
-def test_java_gets_a_locale_of_utf8_if_there_is_none(given: str, for_java: str) -> None:
-    code = (
-        "import os; from dedup.cli.session import _let_java_read_names; _let_java_read_names(); "
-        "print(os.environ['LC_ALL'])"
-    )
-    # PYTHONCOERCECLOCALE: Python would replace the C locale for itself and its children.
-    unset = {"LC_ALL": given, "LC_CTYPE": "", "LANG": given, "PYTHONCOERCECLOCALE": "0"}
-    assert python("-c", code, env=unset).stdout == f"{for_java}\n"
+def test_a_missing_locale_does_not_count_as_utf8(
+    environment: dict[str, str], is_utf8: bool
+) -> None:
+    """Java takes the C locale if any part of its locale is missing. Python does not."""
+    code = "from dedup.cli.session import _locale_is_utf8; print(_locale_is_utf8())"
+    assert python("-c", code, env=environment).stdout == f"{is_utf8}\n"
 
 
 def test_the_reported_last_line_of_a_log_is_not_a_stack_frame(tmp_path: Path) -> None:

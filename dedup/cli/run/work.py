@@ -141,19 +141,30 @@ def _queries(
     stretches = list(file_order(job.options).stretches(new, job.files_per_trigger))
     for listed in stretches or [()]:
         part = replace(job, files=replace(job.files, listed=listed))
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", DedupWarning)
+        with _warnings_as_notes(once):
             query = transform(spark, part, columns, [*begun, *map(str, listed)])
-        for each in caught:
-            if issubclass(each.category, DedupWarning):
-                once(str(each.message))
-            else:
-                warnings.showwarning(each.message, each.category, each.filename, each.lineno)
         if job.files.file_format == "parquet" and job.options.parquet == "auto":
             for text in query.left_to_spark():
                 once(text)
         yield query
         begun = []
+
+
+@contextmanager
+def _warnings_as_notes(note: Note) -> Iterator[None]:
+    """Print the operator's warnings without the line of code that Python adds."""
+    plain = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, DedupWarning):
+            note(str(message))
+        else:
+            plain(message, category, *place, **more)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DedupWarning)
+        warnings.showwarning = show
+        yield
 
 
 def _columns(
@@ -167,18 +178,19 @@ def _columns(
         shown = is_published(begun, options, job.record)
         FilesAsRead(options.output).check_unfinished(taken, begun, is_published=shown)
         published = taken.unfinished() if shown else []
-    columns = schema_of(spark, job, inference)
+    current = schema_of(spark, job, inference)
+    check_columns(options, current)
     if file_format not in COLUMNAR and (fault := time_format_fault(options)) is not None:
         raise ConfigError(f"--timestamp-format cannot be used: {fault}.")
-    check = ColumnCheck(spark, job, columns, inference, published=published)
+    check = ColumnCheck(spark, job, current, inference, published=published)
     new = {path: stamps[path] for path in taken.ahead(stamps)}
     # With mergeSchema=false Spark does not see the columns of every file.
     is_partial = "mergeschema" in {name.lower() for name, _ in options.read_options}
     if job.record is None and file_format != "csv" and options.schema is None and not is_partial:
         # The columns come from all files, so no file needs a check.
-        check.settle(columns, stamps)
-    else:
-        columns = check.agree(columns, new, note)
+        check.settle(current, stamps)
+        return current, check
+    columns = check.agree(current, new, note)
     check_columns(options, columns)
     return columns, check
 
@@ -187,6 +199,7 @@ def _columns(
 def _inference(
     job: Job, taken: FileLog, spark: SparkSession | None, stop: StopRequest | None = None
 ) -> Iterator[Inference]:
+    """Yield an inference that has begun to read the new files."""
     time_zone = SESSION_TIME_ZONE if spark is None else checks.time_zone(spark)
     with closing(Inference(job, time_zone, stop)) as inference:
         inference.begin(taken.ahead(job.files.stamps))

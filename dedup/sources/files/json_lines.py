@@ -69,11 +69,14 @@ class Lines:
             yield start, self.data[start:stop]
 
     def joined(self, lines: I64) -> bytes | pa.Buffer:
-        """Return the text of some lines, in their order, with blanks of JSON between them."""
-        if not self.has_blanks_between:
-            return b"\n".join(text for _, text in self.texts(lines))
-        *_, text = self.array().take(pa.array(lines)).buffers()
-        return text
+        """Return the text of some lines, in their order."""
+        steps = np.diff(lines)
+        gaps = np.flatnonzero(steps != 1) if self.has_blanks_between else np.arange(len(steps))
+        starts = self.starts[lines[np.append(0, gaps + 1)]].tolist()
+        stops = self.stops[lines[np.append(gaps, -1)]].tolist()
+        if not len(gaps):
+            return pa.py_buffer(self.data)[starts[0] : stops[0]]
+        return b"\n".join(self.data[a:b] for a, b in zip(starts, stops, strict=True))
 
     def are_objects(self) -> BOOL:
         """Return which lines begin and end with braces."""
@@ -99,7 +102,7 @@ class Lines:
 
     def array(self) -> pa.BinaryArray:
         """Return the lines with their line ends. Empty lines are at the end of others."""
-        offsets = np.append(self.starts, len(self.data)).astype(np.int32)
+        offsets = np.append(self.starts, self.nbytes).astype(np.int32)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
         return pa.Array.from_buffers(pa.binary(), len(self), buffers)
 

@@ -104,7 +104,8 @@ class MetricsLog:
         path, data = self._path(query_id), json.dumps(line, separators=(",", ":")).encode()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._make_room(path, len(data))
+            # A line feed follows the line, and one may precede it.
+            self._make_room(path, len(data) + 2)
             _append(path, data)
         except OSError:
             if query_id not in self._failed:
@@ -115,7 +116,7 @@ class MetricsLog:
         """Rotate the files of a log if its current file has no room for a line of this size."""
         earlier = [path.with_name(f"{path.name}.{number}") for number in range(1, self._files)]
         with suppress(FileNotFoundError):
-            if path.stat().st_size + size_bytes < self._file_bytes:
+            if path.stat().st_size + size_bytes <= self._file_bytes:
                 return
             for newer, older in reversed([*pairwise([path, *earlier])]):
                 if newer.exists():
