@@ -244,11 +244,18 @@ def test_long_records_are_written_up_to_the_packet_size_of_the_server(mysql: Mys
 # --- keys and types
 
 
-@pytest.mark.parametrize("options", [{"key": "c"}, {"key": "n", "version": "c"}], ids=str)
+@pytest.mark.parametrize(
+    ("options", "step"),
+    [({"key": "c"}, 1), ({"key": "n", "version": "c"}, 20)],
+    ids=["key", "version"],
+)
 def test_text_keys_and_versions_need_the_collation_that_compares_code_points(
-    mysql: Mysql, options: dict[str, str]
+    mysql: Mysql, options: dict[str, str], step: int
 ) -> None:
-    """No sample of texts can prove that a collation keeps all texts apart."""
+    """No sample of texts can prove that a collation keeps all texts apart.
+
+    One check looks at keys and versions, so a version is tried with some collations only.
+    """
     columns = [("c", "string"), ("n", "int")]
     mysql.run(f"CREATE TABLE t (c varchar(9), n int, PRIMARY KEY ({options['key']}))")
     every = (
@@ -256,7 +263,7 @@ def test_text_keys_and_versions_need_the_collation_that_compares_code_points(
     )
     names = [name for (name,) in mysql.run(f"{every} WHERE character_set_name = 'utf8mb4'")]
     accepted, rejected = [], {}
-    for name in names:
+    for name in sorted({*names[::step], "utf8mb4_nopad_bin"}):
         mysql.run(f"ALTER TABLE t MODIFY c varchar(9) {UTF8} {name} NOT NULL")
         try:
             mysql.work(columns, mode="upsert", **options)
@@ -264,7 +271,7 @@ def test_text_keys_and_versions_need_the_collation_that_compares_code_points(
         except ConfigError as error:
             rejected[name] = str(error)
     assert accepted == ["utf8mb4_nopad_bin"]
-    assert len(rejected) > 100
+    assert len(rejected) > 100 // step
     for name, why in rejected.items():
         assert f"Column 'c' of the options key and version has the collation {name} in" in why
     mysql.run(why.rpartition("if there are any: ")[2])

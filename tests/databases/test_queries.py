@@ -43,7 +43,7 @@ class DatabaseQuery(FileQuery):
 
 class TestQuery(QueryContract):
     @pytest.fixture(
-        params=[("postgres", APPEND), ("postgres", ATOMIC), long(("postgres", UPSERT)),
+        params=[("postgres", APPEND), long(("postgres", ATOMIC)), long(("postgres", UPSERT)),
                 long(("mysql", APPEND)), long(("mysql", ATOMIC)), ("mysql", UPSERT)],
         ids=lambda param: f"{param[0]}-{mode_name(param[1])}",
     )  # fmt: skip
