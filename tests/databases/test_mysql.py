@@ -37,11 +37,12 @@ def test_an_option_file_gives_user_and_password_and_no_error_shows_them(
     file = tmp_path / "my.cnf"
 
     def by_file(*lines: str) -> Mysql:
-        file.write_text("\n".join(["[client]", f"user = {where['user']}", *lines, ""]))
+        file.write_text("\n".join([*lines, ""]))
         kept = {name: where[name] for name in ("host", "port", "database")}
         return Mysql({**kept, "read_default_file": str(file)}, tmp_path)
 
-    theirs = by_file("password = s3cret")
+    begin = "[client]", f"user = {where['user']}"
+    theirs = by_file(*begin, "password = s3cret")
     theirs.write(batch_of([1]), **UPSERT)
     assert mysql.run("SELECT n FROM t") == [(1,)]
     shown = [repr(theirs.work())]
@@ -51,8 +52,11 @@ def test_an_option_file_gives_user_and_password_and_no_error_shows_them(
     forget_connections()
     for line in ("password = s3cret2", "password = s3cret€", "passwd = s3cret", "password s3cret"):
         with pytest.raises(ConfigError, match="MySQL cannot be used with the options") as refused:
-            by_file(line).work()
+            by_file(*begin, line).work()
         shown.append(str(refused.value))
+    with pytest.raises(ConfigError, match="has a MissingSectionHeaderError") as refused:
+        by_file("password = s3cret").work()
+    shown.append(str(refused.value))
     assert not any("s3cret" in text for text in shown)
 
 

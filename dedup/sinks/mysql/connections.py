@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,6 +59,10 @@ def connected(options: MysqlOptions) -> Any:
 
     try:
         return take_connection(options.connect, connect, _may_pass, options.timeout_seconds)
+    except configparser.Error as error:
+        # The text of the error has lines of the file, which may be a password.
+        problem = f"the file of mysql.read_default_file has a {type(error).__name__}"
+        raise no_connection("MySQL", "the options mysql.*", problem, may_pass=False) from None
     except (library.Error, TypeError, ValueError, OSError, RuntimeError) as error:
         # PyMySQL rejects arguments, cannot read a file, or lacks a library.
         problem, may_pass = _shown(options, error), _may_pass(error)
