@@ -71,7 +71,7 @@ demo-mysql: java $(VENV)/.ready-test ## Kafka to MariaDB, the query killed three
 PARALLEL := --numprocesses 3 --dist loadgroup --no-loadscope-reorder --durations 30
 
 .PHONY: test
-test: java $(VENV)/.ready-test ## run the tests (half an hour on two cores); CI_FULL=1 adds the long ones
+test: java $(VENV)/.ready-test ## run the tests (twenty minutes on two idle cores); CI_FULL=1 adds the long ones
 	@$(PY) -m pytest tests $(PARALLEL) $(TEST_ARGS)
 
 # What touches Spark, pandas and pyarrow: the rule, types, formats on disk, restarts, a run of the command.

@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
@@ -35,8 +34,7 @@ def main() -> None:
         run("git", "clone", "--quiet", str(REPOSITORY), str(clone))
         python("build", "--sdist", "--outdir", str(DIST), str(clone))
         (sdist,) = DIST.glob("*.tar.gz")
-        with tarfile.open(sdist) as archive:
-            archive.extractall(scratch, filter="data")
+        shutil.unpack_archive(sdist, scratch)
         source = Path(scratch, sdist.name.removesuffix(".tar.gz"))
         for machine, number in MACHINES.items():
             check_members(build_wheel(source, machine), number)
