@@ -27,7 +27,7 @@ from dedup.sinks.foreach_batch import numbered, query_of, run_tasks, start_of
 from dedup.sinks.ledger import FORMAT
 from dedup.sinks.options import located
 from dedup.sinks.protocol import StagedSlice
-from dedup.sinks.slice_store import SliceStore, batch_ids, clean
+from dedup.sinks.slice_store import MANIFESTS, SliceStore, batch_ids, clean
 from dedup.spark.machine import wall_clock_ms
 from dedup.storage.document import to_document
 from dedup.storage.root import Root
@@ -120,7 +120,7 @@ class Stable(BatchEffects):
     """The function that `stable` returns."""
 
     name = "stable"
-    folders = ("manifests",)
+    folders = (MANIFESTS,)
 
     def _run(self, query_id: str, rows: DataFrame, batch_id: int, begun: Begun) -> None:
         from dedup.spark.driver.columns import check_carried

@@ -31,6 +31,8 @@ from dedup.storage.root import Root
 from dedup.storage.uri import below
 from dedup.values.parse import integer, text
 
+#: Folder of the manifests.
+MANIFESTS = "manifests"
 _FILE = re.compile(r"staged/[0-9]+-[0-9]+-[0-9a-f]{32}\.arrow")
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
@@ -107,14 +109,14 @@ class SliceStore:
 
     def decided(self) -> list[int]:
         """Return the micro-batches that have a manifest."""
-        return batch_ids(self._root, "manifests")
+        return batch_ids(self._root, MANIFESTS)
 
     def clean(self, batch_id: int) -> None:
-        clean(self._root, ("staged", "manifests"), batch_id + 1)
+        clean(self._root, ("staged", MANIFESTS), batch_id + 1)
 
 
 def _manifest(batch_id: int) -> str:
-    return f"manifests/{batch_id}.json"
+    return f"{MANIFESTS}/{batch_id}.json"
 
 
 def _slices(document: dict[str, Any], batch_id: int) -> list[StagedSlice]:
