@@ -230,20 +230,22 @@ class Sender:
         return self._partitions[topic]
 
     def _arguments(self, records: pa.RecordBatch, task: int) -> Any:
-        """Yield the arguments of `produce` for each record."""
+        """Return the arguments of `produce` for each record, but only the necessary ones."""
         lists = {name: records.column(name).to_pylist() for name in records.schema.names}
         topics, none = lists.get("topic", repeat(self._options.topic)), repeat(None)
+        values, keys = lists["value"], lists.get("key", none)
         places = self._chosen(records, task)
         if "partition" in lists:
             pairs = zip(lists["partition"], places, strict=False)
             places = [explicit if explicit is not None else chosen for explicit, chosen in pairs]
+        if {"headers", "timestamp"}.isdisjoint(lists):
+            return zip(topics, values, keys, places, strict=False)
         times: Any = repeat(0)
         if "timestamp" in lists:
             times = [time_ms or 0 for time_ms in lists["timestamp"]]
         headers = lists.get("headers", none)
         if "headers" in lists:
             headers = [each and [(h["key"], h["value"]) for h in each] for each in headers]
-        values, keys = lists["value"], lists.get("key", none)
         return zip(topics, values, keys, places, none, none, times, headers, strict=False)
 
     def _chosen(self, records: pa.RecordBatch, task: int) -> Any:
