@@ -121,6 +121,22 @@ def test_metrics_count_the_written_rows_and_bytes(
     assert all(one.driver_us > 0 for one in heard)
 
 
+def test_times_without_a_zone_are_read_in_javas_zone_if_the_session_has_none(
+    run: Any, files: FileDrop, spark: SparkSession, tmp_path: Path
+) -> None:
+    files.text("1.csv", "id,t\na,1970-01-01 09:00:00\n")
+    zones = spark._jvm.java.util.TimeZone  # type: ignore[union-attr]
+    before = zones.getDefault()
+    spark.conf.unset("spark.sql.session.timeZone")
+    zones.setDefault(zones.getTimeZone("Asia/Tokyo"))
+    try:
+        run(source_format="csv", schema="id STRING, t TIMESTAMP")
+        read = spark.read.parquet(str(tmp_path / "out")).select(fn.unix_seconds("t")).collect()
+    finally:
+        zones.setDefault(before)
+    assert [seconds for (seconds,) in read] == [0]
+
+
 def test_spark_reads_the_files_if_the_id_is_an_expression(
     run: Any, files: FileDrop, caplog: pytest.LogCaptureFixture
 ) -> None:
