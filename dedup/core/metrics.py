@@ -74,6 +74,7 @@ class OperatorMetrics(Metrics):
     low_watermark_ms: Latest
     begins: bool
     epochs_apart: int
+    shard_count: Greatest = 0
     stage_us: dict[str, int]
 
     @property
@@ -82,12 +83,23 @@ class OperatorMetrics(Metrics):
         return self.bytes_in / max(1, self.records_in + self.heartbeats)
 
     def check_together(self) -> None:
-        """Raise StateError if one shard's state was older than another's in this micro-batch.
+        """Raise StateError if a shard was missing in this micro-batch, or its state was older.
 
         Every shard takes part in every micro-batch, so all states have the same age. If they do
         not, somebody restored one of Spark's state files, or replaced it by another partition's
         file. The files do not name their partition, so an earlier check cannot find the mistake.
+        A shard is missing if the sink did not read its rows, which only Spark 3.5 and 4.0 commit.
         """
+        if self.shards < self.shard_count:
+            raise StateError(
+                f"Only {self.shards} of {self.shard_count} shards took part in micro-batch "
+                f"{self.batch_id}, because a function for foreachBatch read only a part of its "
+                "rows (limit, take, first or isEmpty, for example). Spark committed the "
+                "micro-batch, lost the other rows, and cannot run the next one. Let the function "
+                "read all rows first (rows.persist() and rows.count()), and go back one "
+                "micro-batch.",
+                remedy="damaged-state",
+            )
         if self.epochs_apart:
             raise StateError(
                 f"In micro-batch {self.batch_id} the state of one shard was {self.epochs_apart} "
@@ -163,6 +175,8 @@ class BatchMetrics(OperatorMetrics):
         Number of micro-batches by which the oldest shard state was behind the newest shard state at
         the start of this micro-batch. Above 0, somebody replaced one of Spark's state files by an
         older file, and the shard with the oldest state has lost IDs.
+    shards, shard_count
+        Shards that took part in the micro-batch, and all shards (0 in the logs of release 0.1.0).
     horizon_ms, lateness_ms, bucket_ms, state_budget_bytes, max_filter_state_bytes, target_fpr
         Options in force. The budget is for one shard.
     other_queries

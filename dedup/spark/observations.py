@@ -62,7 +62,7 @@ def _aggregates(names: MetricNames, *others: str) -> list[Column]:
         *others,
         "max(base_epoch) - min(base_epoch) AS epochs_apart",
         "max(base_epoch) AS base_epoch",
-        "count(shard_index) AS shards",
+        "size(collect_set(shard_index)) AS shards",
     ]
     # Build them from text: each call of a function takes several round trips to the JVM.
     return [F.expr(text) for text in texts]
@@ -129,6 +129,7 @@ def _observed(
     The fields are empty if nothing was observed, or if the column `sign` is missing, which only the
     wanted operator observes.
     """
+    progress = progress_fields(progress)
     metrics = progress.get("observedMetrics") or {}
     counts, packing = metrics.get(name), metrics.get(pack_name(name))
     if counts is None:
@@ -151,6 +152,11 @@ def _observed(
         **{field: int(observed[field]) for field in names.known},
         **{field: observed[field] for field in names.times},
     }
+
+
+def progress_fields(progress: Any) -> Mapping[str, Any]:
+    """Return a progress by the names of its fields. PySpark 3.5 gives listeners no mapping."""
+    return progress if isinstance(progress, Mapping) else json.loads(progress.json)
 
 
 def as_dict(observed: Any) -> dict[str, Any]:

@@ -106,6 +106,8 @@ CASES = {
              "dedup remedies future", Takes.OUTSIDE),
         Case({"concerns": (("LATE", "it is"),)}, BREAKS, "it is.",
              "dedup remedies late", Takes.OUTSIDE),
+        Case({"concerns": (("REWOUND", "it is"),)}, BREAKS, "it is.",
+             "dedup remedies damaged-state", Takes.OUTSIDE),
         Case({"concerns": (("LATE", "it is"),), "late": "drop"}, COSTS, "it is.",
              "dedup remedies late", Takes.OUTSIDE),
     ],

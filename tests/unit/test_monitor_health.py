@@ -431,6 +431,15 @@ def test_a_shard_that_went_back_is_reported_for_good() -> None:
     assert reason.startswith("in micro-batch 4 the state of a shard was older")
 
 
+def test_a_micro_batch_of_which_only_a_part_was_read_is_reported_until_it_runs_again() -> None:
+    given = samples([0] * 6)
+    given[4] = changed(given[4], shards=1, shard_count=2)
+    status, reason = told([*given, *samples([0] * 50, first=6)])
+    assert status is Status.REWOUND
+    assert reason.startswith("only a part of micro-batch 4 was read, and the rest is lost")
+    assert told([*given[:5], *samples([0] * 50, first=4)])[0] is Status.OK
+
+
 def test_too_few_micro_batches_give_no_verdict_on_lag() -> None:
     growing = samples(range(0, 1000 * (LEAST_EVIDENCE - 1), 1000))
     assert told(growing) == (Status.OK, TOO_FEW)

@@ -117,6 +117,7 @@ def _output(
         **counts,
         **{f"{stage}_us": call.watch.us[stage] for stage in call.NAMES.stages},
         **call.levels(outcome),
+        "shard_count": len(call.layout.slot_keys),
         "emitted": outcome.counts["records_in"] if call.plan.handling.verdict else emitted,
     }
     blank = [None] * (len(columns["rows"]) - 1)

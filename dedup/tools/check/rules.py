@@ -66,7 +66,7 @@ def commit_validation(facts: Facts) -> Assessment:
             "error. The operator refuses to start with it.",
             f"{_VALIDATION}=true",
         )
-    if facts.spark_version is not None and facts.spark_version.startswith("4.0"):
+    if facts.spark_version is not None and facts.spark_version.startswith(("3.", "4.0")):
         return unknown(
             f"Spark {facts.spark_version} does not detect a sink that reads only part of a "
             "micro-batch (limit, take, head in foreachBatch) and loses the rest. This check does "
@@ -139,10 +139,12 @@ def recent_batches(facts: Facts) -> Assessments:
         )
     return [
         Assessment(
-            # A late record may be a copy that passes. All other problems only cost memory.
-            Level.BREAKS if status == "LATE" and facts.late != "drop" else Level.COSTS,
+            # A late record may be a copy that passes.
+            Level.BREAKS
+            if status == "REWOUND" or (status == "LATE" and facts.late != "drop")
+            else Level.COSTS,
             f"{status} in the last micro-batches of the log: {why}.",
-            f"dedup remedies {status.lower()}",
+            f"dedup remedies {'damaged-state' if status == 'REWOUND' else status.lower()}",
             Takes.OUTSIDE,
         )
         for status, why in facts.concerns

@@ -105,9 +105,9 @@ def judge(
     """
     last = _window(samples)
     verdict = partial(Health, evidence=min(len(last), WINDOW))
-    back = _forgot(samples) or _went_back(last)
-    if back is not None:
-        return verdict(Status.REWOUND, back)
+    active = concerns(samples)
+    if active and active[0].status == Status.REWOUND:
+        return verdict(Status.REWOUND, active[0].reason)
     # A scheduled job ends every run, so a query whose run has ended is not always stopped.
     pause_ms = _pause_ms(samples) if ended == ENDED else None
     if ended is not None and pause_ms is None:
@@ -117,7 +117,6 @@ def judge(
     silent_ms = now_ms - max(heard_ms or last[-1].at_ms, last[-1].at_ms if last else 0)
     if not alive and silent_ms > (_patience_ms(last) if pause_ms is None else 2 * pause_ms):
         return verdict(Status.STOPPED, f"silent for {span(silent_ms)}")
-    active = concerns(samples)
     status = active[0].status if active else Status.OK
     reason = "; ".join(map(str, active)) or _well(last, _of_checkpoint(samples)[-HISTORY:])
     if pause_ms is not None:
@@ -160,8 +159,10 @@ def _pause_ms(samples: Sequence[TimedBatch]) -> int | None:
 def concerns(samples: Sequence[TimedBatch]) -> list[Concern]:
     """Return the problems in a query's last micro-batches, the worst first."""
     last = _window(samples)
+    back = _forgot(samples) or _went_back(last)
     lag = _lag(last, _of_checkpoint(samples)[-HISTORY:]) if _shows_lag(last) else None
-    active = [] if lag is None else [lag]
+    active = [] if back is None else [Concern(Status.REWOUND, back)]
+    active += [] if lag is None else [lag]
     for status, why in (
         (Status.FUTURE, "have a timestamp in the future, and count as now"),
         (Status.LATE, "are late"),
@@ -210,11 +211,20 @@ def _longest_pause_ms(last: tuple[TimedBatch, ...]) -> int:
 
 
 def _forgot(samples: Sequence[TimedBatch]) -> str | None:
-    for _, batch in _of_checkpoint(samples):
+    of_checkpoint = _of_checkpoint(samples)
+    for number, (_, batch) in enumerate(of_checkpoint):
         if batch.epochs_apart:
             return (
                 f"in micro-batch {batch.batch_id} the state of a shard was older than the other "
                 "states: dedup remedies damaged-state"
+            )
+        later = of_checkpoint[number + 1 :]
+        if batch.shards < batch.shard_count and not any(
+            after.batch.batch_id <= batch.batch_id for after in later
+        ):
+            return (
+                f"only a part of micro-batch {batch.batch_id} was read, and the rest is lost: "
+                "dedup remedies damaged-state"
             )
     return None
 
