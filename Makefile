@@ -1,6 +1,6 @@
 # `make` alone prints what there is. Every target sets up what it needs in $(VENV) by itself.
 #   PYTHON=/path/to/python3.12   the Python to create $(VENV) with (3.11 or newer)
-#   VENV=/elsewhere              another place for the virtual environment ($(VENV)-older: the older one)
+#   VENV=/elsewhere              another place for the virtual environments ($(VENV)-3.5: that of PySpark 3.5)
 #   CI_FULL=1                    the long tests as well
 #   SKIP_KAFKA=1                 no tests on a Kafka broker, where Maven Central cannot be reached
 
@@ -16,7 +16,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 
 PY := $(VENV)/bin/python
-OLDER := $(VENV)-older
+OLDER := $(patsubst tests/older/%.txt,$(VENV)-%,$(wildcard tests/older/*.txt))
 SOURCES := pyproject.toml setup.cfg $(wildcard native/*.c native/*.h)
 # Not exported by default: a Python on the machine must not leak into the virtual environment.
 unexport PYTHONPATH PYTHONHOME
@@ -75,19 +75,22 @@ test: java $(VENV)/.ready-test ## run the tests (twenty minutes on two idle core
 	@$(PY) -m pytest tests $(PARALLEL) $(TEST_ARGS)
 
 # What touches Spark, pandas and pyarrow: the rule, types, formats on disk, restarts, a run of the command.
-OLDER_TESTS := $(patsubst %,tests/spark/test_%.py,operator_pack operator_semantics operator_types \
-	operator_restart operator_checks sequence_operator golden) tests/spark/test_cli_run.py::test_input_of_every_format_is_deduplicated \
-	$(patsubst %,tests/spark/test_%.py,files record_id values cli_order) \
+TESTS_4.0 := $(patsubst %,tests/spark/test_operator_%.py,semantics types restart) tests/spark/test_golden.py
+TESTS_3.5 := $(TESTS_4.0) $(patsubst %,tests/spark/test_%.py,operator_pack operator_checks sequence_operator files record_id values \
+	cli_order cli_tune cli_check dedup_folder side_effects) tests/spark/test_cli_run.py::test_input_of_every_format_is_deduplicated \
 	$(patsubst %,tests/unit/test_%.py,daemon keycolumn keys rowhash sources files_scan files_write catalog_root \
 	catalog_store kafka_source_json segment_store)
 
 .PHONY: test-older
-test-older: java $(OLDER)/.ready-test ## the operator's tests on an older PySpark, and the oldest pandas and pyarrow
-	@$(OLDER)/bin/python -m pytest $(OLDER_TESTS) $(PARALLEL) $(TEST_ARGS)
+test-older: test-3.5 test-4.0 ## the operator's tests on older PySparks, and the oldest pandas and pyarrow (ten minutes)
+
+.PHONY: test-3.5 test-4.0
+test-3.5 test-4.0: test-%: java $(VENV)-%/.ready-test
+	@$(VENV)-$*/bin/python -m pytest $(TESTS_$*) $(PARALLEL) $(TEST_ARGS)
 
 .PHONY: test-lakehouse
-test-lakehouse: java $(OLDER)/.ready-test ## Delta Lake's and Iceberg's own connectors, on the PySpark that has both (10 minutes)
-	@$(OLDER)/bin/python -m pytest tests/lakehouse/native --timeout 900 $(TEST_ARGS)
+test-lakehouse: java $(VENV)-4.1/.ready-test ## Delta Lake's and Iceberg's own connectors, on the PySpark that has both (10 minutes)
+	@$(VENV)-4.1/bin/python -m pytest tests/lakehouse/native --timeout 900 $(TEST_ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, the layers, the size, and the C code with warnings as errors
@@ -219,7 +222,7 @@ wheel: ## build the sdist and the wheels of the last commit into dist/, and chec
 
 .PHONY: clean
 clean: ## remove all that make made, the virtual environments included
-	rm -rf .venv .venv-older build dist *.egg-info dedup/kernel/_native*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache \
+	rm -rf .venv .venv-* build dist *.egg-info dedup/kernel/_native*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache \
 		.benchmarks spark-warehouse metastore_db derby.log artifacts
 	find dedup tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
@@ -235,9 +238,9 @@ define environment
 endef
 
 # A stamp is as new as the last install.
-$(OLDER)/.ready-test: tests/older.txt
-$(OLDER)/.ready-test: CONSTRAINT := --constraint tests/older.txt
-$(VENV)/.ready-test $(OLDER)/.ready-test: $(SOURCES)
+$(OLDER:%=%/.ready-test): $(VENV)-%/.ready-test: tests/older/%.txt
+$(OLDER:%=%/.ready-test): CONSTRAINT = --constraint tests/older/$(@D:$(VENV)-%=%).txt
+$(VENV)/.ready-test $(OLDER:%=%/.ready-test): $(SOURCES)
 	$(call environment,$(@D))
 	@echo "Installing into $(@D) (the first time takes a few minutes)"
 	@$(@D)/bin/python -m pip install --quiet --editable ".[test]" $(CONSTRAINT)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from socketserver import BaseServer
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 #: Times without a zone are read in this one on every machine.
 SESSION_TIME_ZONE = "UTC"
+_REBASE_MODES = [
+    f"spark.sql.parquet.{kind}RebaseModeIn{use}"
+    for kind in ("datetime", "int96")
+    for use in ("Read", "Write")
+]
 
 
 @contextmanager
@@ -55,7 +60,6 @@ def spark_session(
     DedupError with the last line of Spark's output.
     """
     try:
-        from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
     except ImportError:
         raise MissingExtraError("spark", "The dedup command") from None
@@ -76,8 +80,11 @@ def spark_session(
         # In another locale Java does not find files whose names are not ASCII.
         os.environ["LC_ALL"] = "C.UTF-8"
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    # By default PySpark logs Java's whole stack for a bad record.
-    PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    with suppress(ModuleNotFoundError):  # PySpark 3.5 has none
+        from pyspark.logger import PySparkLogger
+
+        # By default PySpark logs Java's whole stack for a bad record.
+        PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
     with tempfile.TemporaryDirectory(prefix="dedup-spark-") as scratch:
         settings: dict[str, Any] = {
             "spark.driver.memory": driver_memory,
@@ -182,6 +189,8 @@ def stream_settings(shards: int) -> dict[str, str]:
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
         # Spark's default, INT96, loses years before 1677 and after 2262 in most other readers.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        # As in Spark 4. By default Spark 3.5 fails at times before 1900.
+        **dict.fromkeys(_REBASE_MODES, "CORRECTED"),
         # By default Spark sorts a micro-batch to write unique rows and duplicates to two folders.
         "spark.sql.maxConcurrentOutputFileWriters": "8",
         "spark.sql.streaming.numRecentProgressUpdates": "1000",

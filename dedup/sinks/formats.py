@@ -34,7 +34,7 @@ def register(spark: SparkSession) -> None:
     Raises
     ------
     ConfigError
-        On PySpark 4.0.
+        On PySpark 3.5 and 4.0.
     """
     _check_pyspark()
     from dedup.sinks.data_source import source_of
@@ -113,16 +113,16 @@ def inspect_output(format_name: str, options: Mapping[str, str]) -> OutputInspec
 
 
 def _check_pyspark() -> None:
-    from pyspark.sql import datasource
-
-    if not hasattr(datasource, "DataSourceStreamArrowWriter"):
+    try:
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter  # noqa: F401
+    except ImportError:
         raise ConfigError(
-            f"PySpark {version('pyspark')} hands a streaming sink single rows; the formats "
-            "dedup_delta, dedup_files, dedup_iceberg, dedup_kafka, dedup_mysql and dedup_postgres "
-            "need PySpark 4.1 or newer. Use writeStream.foreachBatch(kafka_sink(...)), or "
-            "postgres_sink, mysql_sink, files_sink, delta_sink or iceberg_sink, which do the same: "
-            "all of them are in dedup.sinks."
-        )
+            f"PySpark {version('pyspark')} does not hand batches of rows to a streaming sink; the "
+            "formats dedup_delta, dedup_files, dedup_iceberg, dedup_kafka, dedup_mysql and "
+            "dedup_postgres need PySpark 4.1 or newer. Use "
+            "writeStream.foreachBatch(kafka_sink(...)), or postgres_sink, mysql_sink, files_sink, "
+            "delta_sink or iceberg_sink, which do the same: all of them are in dedup.sinks."
+        ) from None
 
 
 def sink_kinds() -> dict[str, SinkKind[Any]]:

@@ -1,34 +1,49 @@
-"""Rejects releases of PySpark and pyarrow that do not work together, before a stream starts."""
+"""What differs between releases of PySpark.
+
+Releases of PySpark and pyarrow that do not work together are rejected before a stream starts.
+"""
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 
 import pyarrow as pa
 import pyspark
-from pyspark.loose_version import LooseVersion
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.utils import is_remote
 
 from dedup.errors import ConfigError, ExecutorError
 
-#: First release of each PySpark series that works with new releases of pyarrow. Earlier releases
-#: count rows in floats, which pyarrow's `RecordBatch.slice` no longer accepts.
-FIXED = {"4.0": "4.0.5", "4.1": "4.1.4"}
+#: First release of each PySpark series that works with new releases of pyarrow, or None. Earlier
+#: releases count rows in floats, which pyarrow's `RecordBatch.slice` no longer accepts.
+FIXED = {"3.5": None, "4.0": "4.0.5", "4.1": "4.1.4"}
 PYARROW = "26"
+
+
+def numbers(release: str) -> tuple[int, ...]:
+    """Return a release as numbers that can be compared. A platform may add a text to them."""
+    return tuple(map(int, re.findall(r"\d+", release)[:3]))
+
+
+#: Spark 3.5 has neither Python data sources nor newer parts of PySpark's interface.
+IS_SPARK_3 = numbers(pyspark.__version__) < (4,)
 
 
 def problem(spark: str, arrow: str) -> str | None:
     """Return why these releases of PySpark and pyarrow cannot run a stream, or None."""
-    fixed = FIXED.get(".".join(spark.split(".")[:2]))
-    if fixed is None or LooseVersion(spark) >= LooseVersion(fixed):
+    series = ".".join(spark.split(".")[:2])
+    fixed = FIXED.get(series)
+    if series not in FIXED or (fixed is not None and numbers(spark) >= numbers(fixed)):
         return None
-    if LooseVersion(arrow) < LooseVersion(PYARROW):
+    if numbers(arrow) < numbers(PYARROW):
         return None
+    newer = f"either pip install 'pyspark~={fixed}' or " if fixed else ""
     return (
         f"PySpark {spark} does not work with pyarrow {arrow}: every query that keeps state in "
-        "Python fails in its first micro-batch. Run either pip install "
-        f"'pyspark~={fixed}' or pip install 'pyarrow<{PYARROW}'"
+        f"Python fails in its first micro-batch. Run {newer}pip install 'pyarrow<{PYARROW}'"
     )
 
 
@@ -48,3 +63,18 @@ def check_executor() -> None:
             f"is {sys.executable}.",
             remedy="executor-package",
         )
+
+
+def file_metadata(frame: DataFrame) -> Column:
+    """Return Spark's column `_metadata`, even if the data has a column of this name."""
+    if IS_SPARK_3:
+        return Column(frame._jdf.metadataColumn("_metadata"))
+    return frame.metadataColumn("_metadata")
+
+
+def to_arrow(frame: DataFrame) -> pa.Table:
+    """Return all rows of a DataFrame."""
+    if IS_SPARK_3:
+        batches = frame._collect_as_arrow()  # type: ignore[operator]
+        return pa.Table.from_batches(batches, None if batches else to_arrow_schema(frame.schema))
+    return frame.toArrow()

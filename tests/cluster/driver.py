@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from dedup import dedup_by_id
+from dedup.spark.versions import to_arrow
 from tests.support import class_archive
 from tests.support.object_store import s3_factory
 from tests.support.processes import ROOT, members
@@ -160,7 +161,7 @@ def stream(
     rows: list[list[dict[str, Any]]] = []
 
     def read(df: DataFrame) -> list[dict[str, Any]]:
-        rows.append(df.select("id", "at", "verdict").toArrow().to_pylist())
+        rows.append(to_arrow(df.select("id", "at", "verdict")).to_pylist())
         if len(rows) - 1 in pause_after:
             _pause(Path(folder), pause_after.index(len(rows) - 1))
         return rows[-1]
@@ -192,7 +193,7 @@ def batch(settings: dict[str, str], options: dict[str, Any]) -> Answer:
     spark = _session(settings)
     try:
         frame = spark.range(10).selectExpr("id % 3 AS id")
-        passed = frame.transform(dedup_by_id("id", **options)).toArrow().to_pylist()
+        passed = to_arrow(frame.transform(dedup_by_id("id", **options))).to_pylist()
         return Answer(Run({0: passed}), {})
     except Exception as error:
         return Answer(Run(), {}, str(error), type(error).__name__)

@@ -24,6 +24,7 @@ from dedup.sinks.batch import new_batch
 from dedup.sinks.files.function import ready
 from dedup.sinks.files.options import files_options
 from dedup.sinks.files.text_lines import Dialect, csv_lines, json_lines
+from dedup.spark.versions import to_arrow
 from tests.support.edge_values import (
     ALL,
     NUL,
@@ -70,7 +71,7 @@ def write(path: Path, rows: DataFrame | pa.RecordBatch, **options: str) -> Path:
     given = {"path": str(path), "checkpointLocation": str(path.with_name("checkpoint"))}
     named = {name.replace("_", "."): value for name, value in options.items()}
     if isinstance(rows, DataFrame):
-        schema, table = rows.schema, rows.toArrow()
+        schema, table = rows.schema, to_arrow(rows)
     else:
         schema, table = from_arrow_schema(rows.schema), pa.Table.from_batches([rows])
     work = ready(files_options(given | named | {"name": path.name}), schema)

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from dedup.catalog.definition import Definition
 from dedup.spark.driver.columns import Columns
+from dedup.spark.versions import IS_SPARK_3
 
 #: A Column and its definition; over a DataFrame of `support.SCHEMA`, in the session zone UTC.
 N = ("n", "bigint")
@@ -20,19 +21,18 @@ ID = ("id", "string")
 TS = ("ts", "timestamp")
 
 
+def of(expression: str, kind: str, *inputs: tuple[str, str], zone: str = "") -> Definition:
+    return Definition(expression=expression, kind=kind, inputs=inputs, time_zone=zone)
+
+
 def expressions() -> list[tuple[Column, Definition]]:
     """Columns with what is to be kept of them."""
-
-    def of(expression: str, kind: str, *inputs: tuple[str, str], zone: str = "") -> Definition:
-        return Definition(expression=expression, kind=kind, inputs=inputs, time_zone=zone)
-
     return [
         (F.col("id").alias("k"), of("id", "string")),
         (F.col("ID"), of("id", "string")),
         (F.expr(" `Id` as k"), of("id", "string")),
         (F.lower("id").alias("k"), of("lower(id)", "string", ID)),
         (F.col("n").cast("string"), of("cast(n as string)", "string", N)),
-        (F.col("id").try_cast("int"), of("try_cast(id as int)", "int", ID)),
         (
             F.concat("id", F.lit(':"'), F.col("n"), F.lit(None), F.lit(b"\x01")),
             of('concat(id, ":\\"", n, null, 0x01)', "string", ID, N),
@@ -51,11 +51,26 @@ def expressions() -> list[tuple[Column, Definition]]:
         (F.from_unixtime("n", "HH"), of('from_unixtime(n, "HH")', "string", N, zone="UTC")),
         (F.timestamp_millis("n"), of("timestamp_millis(n)", "timestamp", N)),
         (F.coalesce("ts", "ts"), of("coalesce(ts, ts)", "timestamp", TS)),
-        # Of SQL only the text is known, and which names may be meant.
+        (F.udf(lambda x: x, "string")("id"), of("python <lambda>(id)", "string", ID, zone="UTC")),
+        *(of_spark_3() if IS_SPARK_3 else of_spark_4()),
+    ]  # fmt: skip
+
+
+def of_spark_3() -> list[tuple[Column, Definition]]:
+    """SQL, of which Spark 3.5 keeps what it has parsed."""
+    return [
+        (F.expr("lower(  id)||'n' AS k"), of('concat(lower(id), "n")', "string", ID)),
+        (F.expr("date_format(ts, 'H')"), of('date_format(ts, "H")', "string", TS, zone="UTC")),
+    ]
+
+
+def of_spark_4() -> list[tuple[Column, Definition]]:
+    """SQL, of which only the text is known, and which names may be meant."""
+    return [
+        (F.col("id").try_cast("int"), of("try_cast(id as int)", "int", ID)),
         (F.expr("lower(  id)||'n' AS k"), of("sql(lower(  id)||'n')", "string", ID, N, zone="UTC")),
         (F.expr("date_format(ts, 'H')"), of("sql(date_format(ts, 'H'))", "string", TS, zone="UTC")),
-        (F.udf(lambda x: x, "string")("id"), of("python <lambda>(id)", "string", ID, zone="UTC")),
-    ]  # fmt: skip
+    ]
 
 
 def differences(df: DataFrame) -> list[tuple[str, str]]:
@@ -82,6 +97,10 @@ def look_alikes(df: DataFrame) -> list[tuple[Column, Column]]:
         return F.concat("x0", F.array_join(F.transform("arr", inner), ""))
 
     either: Any = F.udf(lambda x, y: x or y, "string")
+
+    def by_name() -> tuple[Column, Column]:
+        return either(x=F.col("id"), y=F.col("s")), either(y=F.col("id"), x=F.col("s"))
+
     return [
         (df["p.a"], df["p.b"]),
         (F.lower(df["p.a"]), F.lower(df["p.b"])),
@@ -94,7 +113,7 @@ def look_alikes(df: DataFrame) -> list[tuple[Column, Column]]:
         ),
         (F.lit(date(2024, 1, 1)).cast("string"), F.lit(19723).cast("string")),
         (joined(lambda x: x), joined(lambda x: F.col("x0"))),
-        (either(x=F.col("id"), y=F.col("s")), either(y=F.col("id"), x=F.col("s"))),
+        *([] if IS_SPARK_3 else [by_name()]),  # where a Python function takes no names
         (
             F.to_json(F.col("p").withField("a", F.col("id"))),
             F.to_json(F.col("p").withField("b", F.col("id"))),

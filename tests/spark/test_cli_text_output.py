@@ -12,7 +12,7 @@ import pytest
 from dedup.cli.failures import USAGE
 from dedup.cli.run.work import plan
 from tests.support.cli_job import Job
-from tests.support.needs import long
+from tests.support.needs import long, needs_spark_4
 
 
 def texts(folder: Path, ending: str = "csv") -> dict[str, str]:
@@ -97,6 +97,7 @@ def test_a_type_that_text_cannot_hold_is_rejected_at_the_start(job: Job, kind: s
     assert not (job.output / "_catalog").exists()
 
 
+@needs_spark_4
 def test_strings_with_a_collation_are_written_as_text(job: Job) -> None:
     job.files.text("1.json", '{"id": "a", "x": ["B"]}\n')
     job(schema="id STRING, x ARRAY<STRING COLLATE UTF8_LCASE>")

@@ -25,6 +25,7 @@ from dedup.tools.tuning.demand import Demand, Sizing
 from dedup.tools.tuning.sample import Sample, of_sample, without_future
 from dedup.values.duration import duration_ms
 from tests.support.cli_job import FileDrop, Job
+from tests.support.needs import needs_spark_4
 from tests.support.processes import dedup
 
 START = datetime(2026, 5, 1, tzinfo=UTC)
@@ -91,6 +92,7 @@ def test_a_sample_predicts_the_repeats_that_the_operator_emits(job: Job, tmp_pat
     assert found.key_bytes == 1 + len("id-000000")
 
 
+@needs_spark_4
 def test_parquet_that_spark_cannot_read_is_sampled(job: Job) -> None:
     names = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(100)]
     raw = pa.array([UUID(name).bytes for name in names], pa.binary(16))
@@ -214,6 +216,7 @@ def test_a_sample_may_hold_any_column_and_future_timestamps(job: Job) -> None:
     assert not found.repeats.behind_ms.any()
 
 
+@needs_spark_4
 def test_a_sample_with_a_type_that_python_lacks_shows_no_size_of_rows(job: Job) -> None:
     rows = job.spark.range(3).selectExpr("string(id) AS id", "interval '1' year AS span")
     rows.write.parquet(str(job.files.folder / "rows"))

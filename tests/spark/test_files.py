@@ -23,7 +23,7 @@ from dedup.cli.run.work import plan
 from dedup.sources.files.bypass import arrow_schema
 from dedup.sources.files.parquet_input import ParquetInput
 from tests.support.cli_job import FileDrop, Job
-from tests.support.needs import long
+from tests.support.needs import long, of_spark_4
 
 COLUMNS = """
 id string, b boolean, i8 tinyint, i16 smallint, i32 int, i64 bigint, f float, d double, text string,
@@ -178,7 +178,7 @@ def test_spark_reads_files_that_tasks_might_read_differently(job: Job) -> None:
     ("setting", "value"),
     [
         ("spark.sql.parquet.binaryAsString", "true"),
-        ("spark.sql.parquet.int96RebaseModeInRead", "EXCEPTION"),
+        of_spark_4("spark.sql.parquet.int96RebaseModeInRead", "EXCEPTION"),
         ("spark.sql.caseSensitive", "true"),
     ],
 )

@@ -12,6 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import dedup_by_id
 from dedup.core.sharding import slot_keys, spark_hash_int
+from dedup.spark.versions import to_arrow
+from tests.support.needs import needs_spark_4
 from tests.support.spark_query import ARROW, SCHEMA, Query, daily, finish, records, row_set, seeded
 
 
@@ -63,6 +65,7 @@ def test_order_by_accepts_every_type_that_has_an_order(spark: SparkSession) -> N
         assert kept.n == wanted or (wanted is None and kept.n in (2, 3)), order
 
 
+@needs_spark_4
 def test_ties_are_settled_for_any_nested_times(spark: SparkSession) -> None:
     """A hash of all columns settles them, even of times that Python's datetime cannot hold."""
     spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
@@ -88,7 +91,7 @@ def test_a_batch_gives_the_rows_of_one_micro_batch(spark: SparkSession, tmp_path
     assert stream.metrics[0].duplicate > 100
     frame = spark.read.schema(SCHEMA).parquet(str(tmp_path / "input"))
     batch = frame.transform(dedup_by_id("id", **options))
-    assert row_set(batch.toArrow().to_pylist()) == row_set(stream.all_rows())
+    assert row_set(to_arrow(batch).to_pylist()) == row_set(stream.all_rows())
     # Neither state nor catalog, though one may be named.
     named = frame.transform(dedup_by_id("id", catalog=str(tmp_path / "unused"), **options))
     assert named.count() == batch.count()

@@ -15,6 +15,7 @@ from dedup import dedup_by_id
 from dedup.errors import DedupError, cause
 from dedup.spark.driver import build, checks, plans
 from dedup.spark.executor.bodies import FOLDER
+from dedup.spark.versions import to_arrow
 from tests.support.oracle import Oracle
 from tests.support.small_disk import fill, small_disk
 from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables
@@ -48,7 +49,7 @@ def test_rows_pass_through_a_file_that_is_gone_in_the_next_micro_batch(
     seen: list[tuple[set[str], int]] = []
 
     def look(df: DataFrame) -> list[Any]:
-        rows = df.toArrow().to_pylist()
+        rows = to_arrow(df).to_pylist()
         found = of_query(spark, made)
         epochs = {path.parent.name.partition("-")[0] for path in found}
         seen.append((epochs, sum(path.stat().st_size for path in found)))
@@ -94,8 +95,8 @@ def test_a_batch_leaves_no_file_however_much_of_it_is_read(spark: SparkSession) 
     before = set(files(spark))
     frame = spark.range(1000).selectExpr("cast(id % 700 AS string) id", "id AS number")
     unique = frame.transform(dedup_by_id("id", horizon="1 day"))
-    assert unique.limit(1).toArrow().num_rows == 1
-    assert unique.toArrow().num_rows == 700
+    assert to_arrow(unique.limit(1)).num_rows == 1
+    assert to_arrow(unique).num_rows == 700
     assert set(files(spark)) == before
 
 
@@ -185,9 +186,9 @@ def test_two_actions_have_the_same_rows(spark: SparkSession, tmp_path: Path, wri
     left: list[tuple[int, bool]] = []
 
     def twice(df: DataFrame) -> list[Any]:
-        first = df.toArrow()
+        first = to_arrow(df)
         before = of_query(spark, made)
-        second = df.toArrow()
+        second = to_arrow(df)
         left.append((len(before), set(before) <= set(of_query(spark, made))))
         assert first.sort_by("n").equals(second.sort_by("n"))
         return second.to_pylist()

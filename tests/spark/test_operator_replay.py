@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from dedup.spark.versions import to_arrow
 from tests.support.needs import long
 from tests.support.oracle import Oracle
 from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables, total
@@ -109,7 +110,7 @@ def test_stops_at_any_step_lose_and_repeat_nothing(spark: SparkSession, tmp_path
     emitted = Run()
 
     def sink(df: DataFrame, batch: int) -> None:
-        rows = df.toArrow().to_pylist()
+        rows = to_arrow(df).to_pylist()
         assert row_set(emitted.rows.setdefault(batch, rows)) == row_set(rows)
 
     for _ in range(3):

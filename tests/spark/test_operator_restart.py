@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -18,11 +19,12 @@ from dedup import check_query, dedup_by_id
 from dedup.catalog.certificate import Certificate, load_certificate
 from dedup.catalog.layout import certificate_path, shard_path
 from dedup.core.sharding import derive_keys, filter_key_id
-from dedup.errors import CatalogError, ConfigError, cause
+from dedup.errors import CatalogError, ConfigError, StateError, cause
 from dedup.spark.driver.build import Operator
 from dedup.spark.driver.plans import plan_of, user_columns
 from dedup.spark.options import Options
 from dedup.spark.plan import Plan
+from dedup.spark.versions import numbers, to_arrow
 from dedup.storage.root import Root
 from dedup.tools import explain, verify
 from dedup.tools import inspect as inspect_catalog
@@ -220,6 +222,33 @@ def test_expired_segments_are_deleted_when_spark_cannot_roll_back(
     Oracle(100, 20).check(given, run)
 
 
+@pytest.mark.skipif(
+    numbers(pyspark.__version__) >= (4, 1),
+    reason="Spark 4.1 and newer do not commit a micro-batch of which only a part was read",
+)
+def test_a_micro_batch_of_which_only_a_part_was_read_is_reported_and_runs_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    ids = [[f"{batch}-{n}@{batch}" for n in range(40)] for batch in range(3)]
+    made = Query(spark, tmp_path, PLAIN).add(*ids[0]).add(*ids[1])
+    seen: list[int] = []
+
+    def first_row_of_the_second(df: DataFrame) -> list[Any]:
+        seen.append(1)
+        return df.limit(1).collect() if len(seen) == 2 else df.collect()
+
+    whole, part = made.run(first_row_of_the_second).metrics
+    whole.check_together()
+    assert (part.shards, part.shard_count) == (1, 2)
+    with pytest.raises(StateError, match="Only 1 of 2 shards took part in micro-batch 1"):
+        part.check_together()
+    made.add(*ids[2])
+    stopped(made, r"state.*does not exist|Error reading")
+    # As the remedy of damaged state says.
+    roll_back(made.checkpoint, 1)
+    assert made.run().told() == [sorted(f"{each} unique" for each in of) for of in ids[1:]]
+
+
 def missing(made: Query) -> list[str]:
     """Files at the root of segments that the query's newest states look into, but not there."""
     root = Root(made.catalog)
@@ -276,7 +305,7 @@ def test_segments_of_a_start_that_failed_are_deleted_later(
     run = Run()
 
     def sink(rows: DataFrame) -> list[Any]:
-        told = rows.toArrow().to_pylist()
+        told = to_arrow(rows).to_pylist()
         if len(run.rows) == 2:
             raise ArithmeticError("the sink is away")
         run.rows[len(run.rows)] = told

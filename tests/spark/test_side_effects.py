@@ -25,6 +25,7 @@ from dedup.sinks import files_sink, once_per_batch, side_effects, stable
 from dedup.storage.root import Root
 from dedup.testing import faults
 from tests.spark.test_operator_types import typed  # noqa: F401
+from tests.support.needs import of_spark_4
 from tests.support.object_store import ObjectStore
 from tests.support.pages import snippets
 from tests.support.processes import python, run_python
@@ -150,7 +151,7 @@ def test_every_type_arrives_equal(
     assert found == [(schema, shown(typed))] * 2
 
 
-@pytest.mark.parametrize("sql", ["null", "make_interval(1, 2)", "interval 1 year"])
+@pytest.mark.parametrize("sql", ["null", of_spark_4("make_interval(1, 2)"), "interval 1 year"])
 def test_types_that_spark_cannot_pass_to_python_are_refused(query: Effects, sql: str) -> None:
     query.plan = lambda rows: rows.selectExpr("id", f"{sql} AS c")
     log = Log()

@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 from typing import Any, NoReturn
 
 import pytest
+
+#: Tests whose SQL, or whose part of PySpark, is newer than Spark 3.5.
+needs_spark_4 = pytest.mark.skipif(
+    version("pyspark").startswith("3."), reason="PySpark 3.5 lacks what the test is about"
+)
 
 
 def do_without(variable: str, reason: str) -> NoReturn:
@@ -33,6 +39,11 @@ def not_tested(skipped: Iterable[pytest.TestReport | pytest.CollectReport]) -> l
 def long(*values: Any) -> Any:
     """Return parameters of a case that takes long: it runs with CI_FULL=1 only."""
     return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def of_spark_4(*values: Any) -> Any:
+    """Return parameters of a case that needs Spark 4."""
+    return pytest.param(*values, marks=needs_spark_4)
 
 
 def some_long(values: Sequence[Any], *quick: Any) -> list[Any]:

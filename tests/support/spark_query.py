@@ -28,6 +28,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dedup import BatchMetrics, dedup_by_id
 from dedup.spark.observations import from_progress
+from dedup.spark.versions import to_arrow
 
 BASE = datetime(2024, 1, 1, tzinfo=UTC)
 SCHEMA = "id string, at long, ts timestamp, src string, n long"
@@ -183,7 +184,7 @@ class Query:
         run = Run()
 
         def sink(df: DataFrame, batch: int) -> None:
-            run.rows[batch] = read(df) if read else df.toArrow().to_pylist()
+            run.rows[batch] = read(df) if read else to_arrow(df).to_pylist()
 
         query = self.writer().foreachBatch(sink).start()
         run.metrics = finish(query, self.options.get("metrics", "dedup"))

@@ -36,7 +36,7 @@ def test_run_without_spark_reports_the_install_command(tmp_path: object) -> None
     done = without("pyspark", *arguments, "--format", "csv", "--output", f"{tmp_path}-out")
     assert done.returncode == 1
     assert "needs the extra 'spark', which is not installed: pip install " in done.stderr
-    assert "'pyspark>=4.0'" in done.stderr
+    assert "'pyspark>=3.5'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -46,7 +46,7 @@ def test_importing_a_spark_feature_without_spark_names_the_extra(name: str) -> N
     done = python("-c", code)
     assert done.stderr.endswith(
         f"dedup.errors.MissingExtraError: dedup.{name} needs the extra 'spark', which is not "
-        "installed: pip install 'pandas<3' 'pyarrow<26' 'pyspark>=4.0'\n"
+        "installed: pip install 'pandas<3' 'pyarrow<26' 'pyspark>=3.5'\n"
     )
     assert done.stderr.count("Traceback") == 1
 

@@ -19,7 +19,7 @@ from dedup.cli.run.options import RunOptions
 from dedup.cli.terminal import Terminal
 from dedup.core.metrics import BatchMetrics
 from dedup.sources.files.file_log import FileLog, log_offset
-from dedup.spark.observations import from_progress, pack_name
+from dedup.spark.observations import as_dict, from_progress, pack_name
 from dedup.tools.watch.listener import DedupListener
 from dedup.values.duration import span
 
@@ -110,14 +110,14 @@ class RunProgress:
         Raises StateError if a shard continued from an older state than the others.
         """
         last = query.lastProgress
-        if last is not None and last.batchId not in self._done:
+        if last is not None and last["batchId"] not in self._done:
             for progress in query.recentProgress:
-                observed = progress.observedMetrics.get(pack_name("dedup"))
+                observed = progress.get("observedMetrics", {}).get(pack_name("dedup"))
                 metrics = from_progress(progress)
                 if metrics is not None:
                     metrics.check_together()
-                bad = 0 if observed is None else int(observed[BAD] or 0)
-                self._done[progress.batchId] = metrics, bad
+                bad = 0 if observed is None else int(as_dict(observed)[BAD] or 0)
+                self._done[progress["batchId"]] = metrics, bad
             self._log.refresh()
             done = self._log.count(log_offset(self._checkpoint, max(self._done)))
             self._files = max(0, done - self._before)

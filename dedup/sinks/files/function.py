@@ -54,7 +54,7 @@ def files_sink(
     """Return a function for ``foreachBatch`` that writes each micro-batch to a folder once.
 
     The function does the same as ``format("dedup_files")``. Use it for queries that write to
-    several places, and on PySpark 4.0.
+    several places, and on PySpark 3.5 and 4.0.
 
     Parameters
     ----------

@@ -41,6 +41,7 @@ from dedup.spark.executor.pack import pack
 from dedup.spark.executor.unpack import unpack
 from dedup.spark.options import Options
 from dedup.spark.plan import Plan
+from dedup.spark.versions import file_metadata
 
 #: Size of the part of a file that one task reads. Most writers' row groups have about this size.
 SPLIT_BYTES = 128 << 20
@@ -280,7 +281,7 @@ def splits(
     # `modificationTime` later. They would skip a file that was emptied in between, and Spark never
     # lists it again.
     files = reader.load(place)  # type: ignore[arg-type]
-    metadata = files.metadataColumn("_metadata")  # not hidden by a folder's column of this name
+    metadata = file_metadata(files)
     size = metadata["file_size"]
     files = files.where(size > 0)
     shown = [named_column(f.name) for f in folders]

@@ -73,7 +73,7 @@ def delta_sink(
     """Return a function for ``foreachBatch`` that writes each micro-batch to Delta Lake once.
 
     The function does the same as ``format("dedup_delta")``. Use it for queries that write to
-    several places, and on PySpark 4.0. It needs no jar of Delta Lake.
+    several places, and on PySpark 3.5 and 4.0. It needs no jar of Delta Lake.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def iceberg_sink(
     """Return a function for ``foreachBatch`` that writes each micro-batch to Iceberg once.
 
     The function does the same as ``format("dedup_iceberg")``. Use it for queries that write to
-    several places, and on PySpark 4.0. It needs no jar of Iceberg.
+    several places, and on PySpark 3.5 and 4.0. It needs no jar of Iceberg.
 
     Parameters
     ----------

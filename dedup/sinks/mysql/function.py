@@ -27,7 +27,7 @@ def mysql_sink(
     """Return a function for ``foreachBatch`` that writes each micro-batch to MySQL once.
 
     The function does the same as ``format("dedup_mysql")``. Use it for queries that write to
-    several places, and on PySpark 4.0.
+    several places, and on PySpark 3.5 and 4.0.
 
     Parameters
     ----------

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def _jars(connector: str, tokens: str, clients: str, pool: str) -> tuple[str, ...]:
+def _jars(
+    connector: str, tokens: str, clients: str, pool: str, scala: str = "2.13"
+) -> tuple[str, ...]:
     return (
-        f"org.apache.spark:spark-sql-kafka-0-10_2.13:{connector}",
-        f"org.apache.spark:spark-token-provider-kafka-0-10_2.13:{tokens}",
+        f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{connector}",
+        f"org.apache.spark:spark-token-provider-kafka-0-10_{scala}:{tokens}",
         f"org.apache.kafka:kafka-clients:{clients}",
         f"org.apache.commons:commons-pool2:{pool}",
     )
@@ -36,6 +38,7 @@ def _jars(connector: str, tokens: str, clients: str, pool: str) -> tuple[str, ..
 _JARS_4_2 = _jars("4.2.0", tokens="4.2.0", clients="3.9.2", pool="2.13.1")
 #: Versions of the connector's parts for each line of Spark, from the connector's POM.
 JARS = {
+    "3.5": _jars("3.5.7", tokens="3.5.7", clients="3.4.1", pool="2.11.1", scala="2.12"),
     "4.0": _jars("4.0.0", tokens="4.0.0", clients="3.9.0", pool="2.12.0"),
     "4.1": _jars("4.1.3", tokens="4.0.0", clients="3.9.1", pool="2.12.1"),
     "4.2": _JARS_4_2,

@@ -24,7 +24,7 @@ from dedup.errors import CatalogError, ConfigError, SourceError, faults
 from dedup.errors.cause import LINK
 from dedup.sources.kafka.decoder import CAUSE
 from dedup.spark.driver.shipping import shipped
-from dedup.spark.observations import as_dict
+from dedup.spark.observations import as_dict, progress_fields
 from dedup.storage.location import FileSystemFactory
 from dedup.storage.root import Root
 
@@ -75,7 +75,7 @@ def poison_counts(progress: Any, metrics: str = "kafka_source") -> dict[str, dic
     dict of str to dict of int to int
         Numbers of poison records. Partitions without poison records are left out.
     """
-    observed = (progress.get("observedMetrics") or {}).get(metrics)
+    observed = (progress_fields(progress).get("observedMetrics") or {}).get(metrics)
     if observed is None:
         return {}
     values = as_dict(observed)

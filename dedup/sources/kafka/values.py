@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -151,7 +152,7 @@ def parser(
     """Return the function that parses "value" or "key" of records, or None for raw bytes."""
     if isinstance(form, Json):
         schema = text_types(_spark_schema(spark, form.schema, "Json"))
-        return _in_tasks(_json_decoder(spark, schema, form), schema.toNullable(), part)
+        return _in_tasks(_json_decoder(spark, schema, form), _nullable(schema), part)
     if isinstance(form, Decoder):
         schema = _spark_schema(spark, form.schema, "Decoder")
         return _in_tasks(FunctionDecoder(form.function, schema), schema, part)
@@ -202,6 +203,12 @@ def _spark_schema(spark: SparkSession, schema: str | T.StructType, owner: str) -
         raise ConfigError(
             f"The schema {schema!r} of {owner} cannot be used: {spark_cause(str(error))}"
         ) from None
+
+
+def _nullable(schema: T.StructType) -> T.StructType:
+    """Return a schema whose fields may be null, nested ones as well."""
+    text = re.sub(r'"(nullable|containsNull|valueContainsNull)":false', r'"\1":true', schema.json())
+    return T.StructType.fromJson(json.loads(text))
 
 
 def _json_decoder(spark: SparkSession, schema: T.StructType, form: Json) -> JsonDecoder:

@@ -252,7 +252,9 @@ def _state_partitions(folder: _Folder, where: str, pinned: Mapping[str, str]) ->
     for number in folder.numbers("state"):
         text = folder.read(f"state/{number}/_metadata/metadata")
         try:
-            about = json.loads((text or "").split("\n")[1])
+            if text is None:  # Spark 3.5 writes none
+                return int(pinned["spark.sql.shuffle.partitions"])
+            about = json.loads(text.split("\n")[1])
             name = about["operatorInfo"]["operatorName"]
             operators.append(name)
             if name == _OPERATOR:

@@ -4,7 +4,8 @@ Spark's own text of an expression changes with releases, and Spark numbers the v
 differently in each process. The birth certificate keeps the text of a query's ID for years. So our
 text has the calls that the user made: functions with their arguments, casts, literals, columns. One
 reader is for classic sessions (`org.apache.spark.sql.internal.ColumnNode` and Catalyst), another
-for Connect (`spark.connect.Expression`). Both return the same text.
+for Connect (`spark.connect.Expression`). Both return the same text. Spark 3.5 has only Catalyst's
+expressions. Of most calls they give the same text, but not of SQL, which arrives parsed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from decimal import Decimal
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
+
+from dedup.spark.versions import IS_SPARK_3
 
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 _QUOTED_PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
@@ -47,6 +50,22 @@ CLOCK_KEYWORDS = frozenset(
 )
 #: Our name for functions and types that classic sessions and Connect name differently.
 _SAME_FUNCTION = {"==": "=", "!": "not"}
+#: Names that Catalyst gives to operators.
+_CATALYST_NAMES = {
+    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "remainder": "%", "equalto": "=",
+    "equalnullsafe": "<=>", "greaterthan": ">", "greaterthanorequal": ">=", "lessthan": "<",
+    "lessthanorequal": "<=", "bitwiseand": "&", "bitwiseor": "|", "bitwisexor": "^",
+    "unaryminus": "negative", "casewhen": "when", "unresolvedextractvalue": "get",
+}  # fmt: skip
+#: What an expression of Catalyst holds besides its inputs, unless the user asks for more.
+_USUAL = {"xxhash64": "42", "hash": "42", "like": "\\", "to_timestamp": "TimestampType"}
+#: Packages of an expression's inputs, and of what it takes from the session's settings.
+_INPUTS = (
+    "org.apache.spark.sql.catalyst.", "scala.collection.", "scala.Enumeration", "scala.None",
+    "scala.Some",
+)  # fmt: skip
+_PYTHON_TYPES = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "binary"}
+_SQL_LITERAL = re.compile(r"\w+ '(.*)'")
 _SAME_TYPE = {
     "long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "str": "string",
     "timestamp_ltz": "timestamp",
@@ -142,6 +161,10 @@ class _TextWriter:
         self.out.functions |= (words & CLOCK_KEYWORDS) - self._known
         return f"sql({text})"
 
+    def is_clock(self, names: list[str]) -> bool:
+        """Return whether a name in SQL means a clock, not a column."""
+        return len(names) == 1 and names[0].lower() in CLOCK_KEYWORDS - self._known
+
     def variable(self, name: str) -> str:
         """Return our name of a lambda's variable. Spark's name differs between processes."""
         # The text of a column never begins with a dollar sign.
@@ -153,7 +176,9 @@ def read_expression(column: Column, df: DataFrame, *, case_sensitive: bool) -> E
     writer = _TextWriter(column, df.columns, case_sensitive)
     node = getattr(column, "_jc", None)
     if node is not None:
-        writer.out.text = _classic(writer, node.node())
+        writer.out.text = (
+            _catalyst(writer, node.expr()) if IS_SPARK_3 else _classic(writer, node.node())
+        )
     else:
         connect: Any = column
         writer.out.text = _connect(writer, connect.to_plan(df.sparkSession.client))
@@ -201,10 +226,14 @@ def _catalyst(writer: _TextWriter, expression: Any) -> str:
     if kind == "ColumnNodeExpression":
         return _classic(writer, expression.node())
     if kind == "UnresolvedAttribute":
-        return writer.column(list(each(expression.nameParts())))
+        names = list(each(expression.nameParts()))
+        return writer.call(names[0], []) if writer.is_clock(names) else writer.column(names)
     path = _path(expression)
     if path:
         return writer.column(path)
+    if kind == "LambdaFunction":
+        variables = [_catalyst(writer, one) for one in each(expression.arguments())]
+        return f"({', '.join(variables)}) -> {_catalyst(writer, expression.function())}"
     children = [_catalyst(writer, child) for child in each(expression.children())]
     if kind == "Alias":
         return children[0]
@@ -216,8 +245,54 @@ def _catalyst(writer: _TextWriter, expression: Any) -> str:
         return writer.call(f"python {expression.name()}", children)
     if kind == "NamedArgumentExpression":
         return f"{expression.key()} => {children[0]}"
+    if IS_SPARK_3 and kind != "SortOrder":
+        return _catalyst_call(writer, kind, expression, children)
     # Only Spark's text shows what the expression holds besides its children.
     return writer.as_printed(kind, str(expression.sql()), children)
+
+
+def _catalyst_call(writer: _TextWriter, kind: str, expression: Any, children: list[str]) -> str:
+    """Return the text of an expression of Spark 3.5. Later releases keep the user's call of it."""
+    if kind == "Literal":
+        return _catalyst_literal(expression)
+    if kind == "Cast":
+        tried = str(expression.evalMode()) == "TRY"
+        return writer.cast(children[0], expression.dataType().simpleString(), tried)
+    if kind == "UnresolvedFunction":
+        name = ".".join(each(expression.nameParts()))
+        return writer.call(name, children, distinct=expression.isDistinct())
+    if kind == "UnresolvedNamedLambdaVariable":
+        return writer.variable(expression.name())
+    if kind == "CreateNamedStruct":
+        return writer.call("struct", children[1::2])
+    name = str(expression.prettyName())
+    usual = _USUAL.get(name)
+    held = map(expression.productElement, range(expression.productArity()))
+    others = [literal(value) for value in held if not _is_input(value) and str(value) != usual]
+    if name == "regexp_replace" and children[3] == "1":
+        del children[3]
+    return writer.call(_CATALYST_NAMES.get(name, name), [*children, *others])
+
+
+def _is_input(value: Any) -> bool:
+    """Return whether a part of an expression is an input, or comes from the session's settings."""
+    if not hasattr(value, "getClass"):
+        return isinstance(value, bool)
+    package = str(value.getClass().getName())
+    is_map = ".Map$" in package and str(value) != "Map()"
+    return package.startswith(_INPUTS) and not is_map
+
+
+def _catalyst_literal(expression: Any) -> str:
+    kind, value = str(expression.dataType().simpleString()), expression.value()
+    if kind == "string":
+        value = str(value)
+    elif kind.startswith("decimal"):
+        value = Decimal(str(value))
+    elif value is not None and kind not in _PYTHON_TYPES:
+        typed = _SQL_LITERAL.fullmatch(str(expression.sql()))
+        return f"{kind} {typed[1] if typed else expression.sql()}"
+    return literal(value)
 
 
 def _path(expression: Any) -> list[str]:

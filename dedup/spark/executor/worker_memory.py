@@ -38,7 +38,7 @@ def freeze_gc() -> None:
         _keep_freed()
         # Spark's code causes this warning in each task if a column of counters is empty.
         warnings.filterwarnings(
-            "ignore", "The behavior of DataFrame concatenation", FutureWarning, r"pyspark\.worker"
+            "ignore", "The behavior of DataFrame concatenation", FutureWarning, r"pyspark\."
         )
     if len(sys.modules) != _modules_frozen:
         _modules_frozen = len(sys.modules)

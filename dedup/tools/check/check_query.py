@@ -105,7 +105,7 @@ def check_query(
         crash_risk = prepared_sink(sink, output, checkpoint).crash_risk
     spark = df.sparkSession
     options, policy = operator.options, operator.options.policy()
-    settings = spark.conf.getAll
+    settings = {name: value for name, value, *_ in spark.sql("SET").collect()}
     cores = cores_of(settings)
     retention_ms = None
     if kafka_retention is not None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from dedup.catalog.certificate import certificate_of, load_certificate
@@ -106,8 +107,8 @@ def read_checkpoint(
     checkpoint
         Folder of the checkpoint. If it is a snapshot, the function returns it unchanged.
     spark : SparkSession, optional
-        Session of PySpark 4.0 or newer. Default: the active session, or a new session, which stays
-        open.
+        Default: the active session, or a new session, which stays open. With PySpark 3.5 not one of
+        Spark Connect.
 
     Raises
     ------
@@ -130,10 +131,9 @@ def read_checkpoint(
     with _reading(place):
         text = spark.read.text(f"{place}/metadata", wholetext=True).first()
         query_id: str = json.loads(text[0])["id"] if text else ""
-        table = spark.read.format("statestore").load(place)
-        rows = table.select("key.shard", "value.groupState.shard_state").collect()
+        rows = _rows_of_state(spark, place)
     for _, row in rows:
-        refuse_before_release(bytes(row))
+        refuse_before_release(row)
     if not rows and load_certificate(root, query_id) is None:
         raise ConfigError(
             f"checkpoint={place}: query {query_id} has no state and no catalog, because none of "
@@ -142,7 +142,7 @@ def read_checkpoint(
     certificate = certificate_of(root, query_id)
     key_id = filter_key_id(query_id, certificate.secret)
     states = {
-        certificate.slot_keys.index(key): ShardState.from_bytes(bytes(state), hash_key_id=key_id)
+        certificate.slot_keys.index(key): ShardState.from_bytes(state, hash_key_id=key_id)
         for key, state in rows
     }
     return Snapshot(query_id, dict(sorted(states.items())), read_ms)
@@ -159,11 +159,26 @@ def has_state(spark: SparkSession, checkpoint: str) -> bool:
     release.
     """
     with _reading(checkpoint):
-        table = spark.read.format("statestore").load(checkpoint)
-        rows = table.select("value.groupState.shard_state").head(1)
-    for (row,) in rows:
-        refuse_before_release(bytes(row))
+        rows = _rows_of_state(spark, checkpoint, limit=1)
+    for _, row in rows:
+        refuse_before_release(row)
     return bool(rows)
+
+
+def _rows_of_state(
+    spark: SparkSession, checkpoint: str, limit: int | None = None
+) -> list[tuple[int, bytes]]:
+    """Return slot key and state of shards after the last committed micro-batch."""
+    from dedup.spark.versions import IS_SPARK_3
+
+    if IS_SPARK_3:
+        from dedup.tools.repair.spark_3_state import rows_of_state
+
+        return list(islice(rows_of_state(spark, checkpoint), limit))
+    table = spark.read.format("statestore").load(checkpoint)
+    table = table.select("key.shard", "value.groupState.shard_state")
+    rows = table.collect() if limit is None else table.head(limit)
+    return [(key, bytes(state)) for key, state in rows]
 
 
 @contextmanager

@@ -200,6 +200,7 @@ def read_sample(
     from dedup.spark.executor.pack import millis
     from dedup.spark.id_encoding import encode_ids
     from dedup.spark.plan import HELPER_PREFIX
+    from dedup.spark.versions import file_metadata, to_arrow
 
     ids = [id] if isinstance(id, str) else list(id)
     columns = Columns(frame, case_sensitive=False)
@@ -215,7 +216,7 @@ def read_sample(
         moment = fn.col(timestamp) if isinstance(timestamp, str) else timestamp
         selected.append(moment.alias("time"))
     if file is None:
-        metadata = frame.metadataColumn("_metadata")
+        metadata = file_metadata(frame)
         modified = fn.unix_millis(metadata["file_modification_time"]).cast("string")
         selected.append(fn.concat_ws(" ", modified, metadata["file_path"]).alias("file"))
     else:
@@ -227,7 +228,7 @@ def read_sample(
     one_in = -(-picked.count() // MAX_RECORDS) or 1
     if one_in > 1:
         picked = picked.where(fn.pmod(fn.xxhash64(*names), fn.lit(one_in)) == 0)
-    table = picked.toArrow()
+    table = to_arrow(picked)
     coded = table.column("file").combine_chunks().dictionary_encode()
     key = (order or FileOrder()).key
     written = [text.partition(" ") for text in coded.dictionary.to_pylist()]
@@ -243,7 +244,7 @@ def read_sample(
     row_bytes = 0.0
     with suppress(Exception):  # Spark cannot pass all types
         own = [name for name in frame.columns if not name.startswith(HELPER_PREFIX)]
-        first = frame.select(*map(named_column, own)).limit(_MEASURED_ROWS).toArrow()
+        first = to_arrow(frame.select(*map(named_column, own)).limit(_MEASURED_ROWS))
         row_bytes = first.nbytes / max(1, first.num_rows)
     return Sample(
         keys=keys,

@@ -35,7 +35,7 @@ def read_schema(spark: SparkSession, job: Job, inference: Inference) -> T.Struct
         try:
             reader = reader.schema(options.schema)
         except ParseException as error:
-            reason = (error.getMessage() or str(error)).strip().split("\n")[0]
+            reason = str(error).strip().split("\n")[0]
             raise ConfigError(
                 f"--schema {options.schema!r} is not DDL such as 'id STRING, amount INT': {reason}"
             ) from None
