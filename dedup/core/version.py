@@ -1,3 +1,3 @@
 """The version of this release. Executors compare theirs with the driver's."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0.dev0"
