@@ -15,13 +15,16 @@ from pathlib import Path
 
 import pyspark
 
-from dedup.sources.kafka import kafka_jars, kafka_packages
-from tests.support.jars import alone, maven_jars
+from dedup.sources.kafka import connector, kafka_jars, kafka_packages
+from dedup.spark.versions import IS_SPARK_3
+from tests.support.downloads import check_files, fetched_once, pinned
+from tests.support.jars import PINS, alone, maven_jars
 from tests.support.processes import Daemon
 
 #: The packages that we recommend to users.
 CONNECTOR = kafka_packages()
 BROKER, LOGGER = "org.apache.kafka:kafka_2.13:4.1.0", "org.slf4j:slf4j-simple:1.7.36"
+SCALA = "org.scala-lang:scala-library:2.13.16"
 _CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 
 
@@ -160,8 +163,16 @@ def _java() -> list[str]:
 
 
 def scala_library() -> list[Path]:
-    """The jar that Ivy leaves out, because Spark has it already."""
+    """The jar that Ivy leaves out, because Spark has it already. Spark 3.5 has another Scala."""
+    if IS_SPARK_3:
+        return list(fetched_once("scala-2.13.16", _fetch_scala).glob("*.jar"))
     return list((Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar"))
+
+
+def _fetch_scala(place: Path) -> None:
+    place.mkdir()
+    connector._fetch([SCALA], place, None)
+    check_files(place.glob("*.jar"), pinned(PINS), str(PINS))
 
 
 def _listeners(ports: Mapping[str, int]) -> str:

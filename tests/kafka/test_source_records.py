@@ -186,7 +186,7 @@ def test_poison_records_are_skipped_and_counted_by_partition(
     assert sorted(str(row.id) for row in written(rows, tmp_path)) == [
         "None", "good0", "good1", "good2",
     ]  # fmt: skip
-    [progress] = [p for p in query.recentProgress if p.numInputRows]
+    [progress] = [p for p in query.recentProgress if p["numInputRows"]]
     assert poison_counts(progress, "mine") == {poisoned: {0: len(POISON), 1: 1}}
     assert poison_counts(json.loads(progress.json), "mine") == poison_counts(progress, "mine")
     assert poison_counts(progress) == {}
@@ -265,8 +265,9 @@ def test_keys_and_values_are_decoded_by_the_same_rules(
     ]  # fmt: skip
     # Both parts of a poison record are stored, whichever is wrong.
     aside = quarantined_records(spark, str(tmp_path / "aside")).collect()
-    assert {(row.key, row.value) for row in aside} == bad.keys()
-    assert all(row.error.startswith(bad[row.key, row.value]) for row in aside)
+    causes = {(bytes(row.key), bytes(row.value)): row.error for row in aside}
+    assert causes.keys() == bad.keys()
+    assert all(cause.startswith(bad[record]) for record, cause in causes.items())
     assert sum(poison_counts(query.recentProgress[0])[topic].values()) == 3
     raw = kafka_records(
         spark, broker, topics=topic, key=Json("shop int"), on_error="skip", stream=False
