@@ -90,6 +90,23 @@ NESTED = (
 )
 
 
+#: Fragments of SQL, which Spark 3.5 has parsed.
+SQL_LOOK_ALIKES = [
+    ("transform(arr, x -> concat(x, id))", "transform(arr, x -> concat(x, s))"),
+    ("transform(ps, x -> x.a)", "transform(ps, x -> x.b)"),
+    ("concat(id, (select max(1)))", "concat(id, (select min(1)))"),
+    ("id like any ('A%', 'b%')", "id like any ('A%, b%')"),
+    ("hash(n, 1)", "hash(n, 1L)"),
+    ("hash(n, 0.1F)", "hash(n, 0.1D)"),
+    ("to_json(struct(id as x))", "to_json(struct(id as y))"),
+]
+#: So many that Scala keeps them in another kind of map.
+PATTERNS = {
+    "dateFormat": "d", "timestampFormat": "y", "mode": "PERMISSIVE", "allowComments": "true",
+    "locale": "en-US",
+}  # fmt: skip
+
+
 def look_alikes(df: DataFrame) -> list[tuple[Column, Column]]:
     """Pairs over a DataFrame of `NESTED` that make different bytes."""
 
@@ -119,6 +136,11 @@ def look_alikes(df: DataFrame) -> list[tuple[Column, Column]]:
             F.to_json(F.col("p").withField("b", F.col("id"))),
         ),
         (F.to_json(F.col("p").dropFields("a")), F.to_json(F.col("p").dropFields("b"))),
+        *((F.expr(one), F.expr(other)) for one, other in SQL_LOOK_ALIKES),
+        (
+            F.from_json("s", "a date", PATTERNS),
+            F.from_json("s", "a date", {**PATTERNS, "dateFormat": "y"}),
+        ),
     ]
 
 

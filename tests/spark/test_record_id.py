@@ -298,6 +298,8 @@ CLOCKS: list[tuple[Callable[[], Any], str]] = [
     (F.current_date, "current_date"),
     # SQL needs no parentheses behind these.
     (lambda: F.expr("id || CURRENT_DATE"), "current_date"),
+    (lambda: F.expr("transform(array(id), x -> x || current_date)[0]"), "current_date"),
+    (lambda: F.expr("id || (select current_date)"), "current_date"),
 ]
 
 

@@ -59,12 +59,7 @@ _CATALYST_NAMES = {
 }  # fmt: skip
 #: What an expression of Catalyst holds besides its inputs, unless the user asks for more.
 _USUAL = {"xxhash64": "42", "hash": "42", "like": "\\", "to_timestamp": "TimestampType"}
-#: Packages of an expression's inputs, and of what it takes from the session's settings.
-_INPUTS = (
-    "org.apache.spark.sql.catalyst.", "scala.collection.", "scala.Enumeration", "scala.None",
-    "scala.Some",
-)  # fmt: skip
-_PYTHON_TYPES = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "binary"}
+_SUBQUERIES = {"ScalarSubquery", "Exists", "ListQuery", "LateralSubquery"}
 _SQL_LITERAL = re.compile(r"\w+ '(.*)'")
 _SAME_TYPE = {
     "long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "str": "string",
@@ -114,6 +109,8 @@ class _TextWriter:
         self._case_sensitive = case_sensitive
         self._known = set(map(self._fold, columns))
         self._variables: dict[str, str] = {}
+        #: Variables of the lambdas around an expression of Spark 3.5.
+        self.bound: frozenset[str] = frozenset()
 
     def _fold(self, name: str) -> str:
         return name if self._case_sensitive else name.lower()
@@ -231,9 +228,8 @@ def _catalyst(writer: _TextWriter, expression: Any) -> str:
     path = _path(expression)
     if path:
         return writer.column(path)
-    if kind == "LambdaFunction":
-        variables = [_catalyst(writer, one) for one in each(expression.arguments())]
-        return f"({', '.join(variables)}) -> {_catalyst(writer, expression.function())}"
+    if IS_SPARK_3 and kind == "LambdaFunction":
+        return _catalyst_lambda(writer, expression)
     children = [_catalyst(writer, child) for child in each(expression.children())]
     if kind == "Alias":
         return children[0]
@@ -255,6 +251,12 @@ def _catalyst_call(writer: _TextWriter, kind: str, expression: Any, children: li
     """Return the text of an expression of Spark 3.5. Later releases keep the user's call of it."""
     if kind == "Literal":
         return _catalyst_literal(expression)
+    if kind in _SUBQUERIES:
+        return writer.sql(f"{kind} {expression.plan().toString()}")
+    if kind == "ExpressionWithUnresolvedIdentifier":
+        return writer.sql(f"identifier({', '.join(children)})")
+    if kind == "UnresolvedStar":
+        return writer.as_printed(kind, str(expression.toString()), children)
     if kind == "Cast":
         tried = str(expression.evalMode()) == "TRY"
         return writer.cast(children[0], expression.dataType().simpleString(), tried)
@@ -262,37 +264,87 @@ def _catalyst_call(writer: _TextWriter, kind: str, expression: Any, children: li
         name = ".".join(each(expression.nameParts()))
         return writer.call(name, children, distinct=expression.isDistinct())
     if kind == "UnresolvedNamedLambdaVariable":
-        return writer.variable(expression.name())
+        name, *fields = each(expression.nameParts())
+        if name not in writer.bound:  # SQL calls every name in the body of a lambda a variable
+            names = [name, *fields]
+            return writer.call(name, []) if writer.is_clock(names) else writer.column(names)
+        text = writer.variable(name)
+        for part in fields:
+            text = writer.call("get", [text, literal(part)])
+        return text
     if kind == "CreateNamedStruct":
-        return writer.call("struct", children[1::2])
+        values = list(each(expression.children()))[1::2]
+        named = [
+            f"{text} as {column_text([value.name()])}" if class_name(value) == "Alias" else text
+            for value, text in zip(values, children[1::2], strict=True)
+        ]
+        return writer.call("struct", named)
     name = str(expression.prettyName())
     usual = _USUAL.get(name)
     held = map(expression.productElement, range(expression.productArity()))
-    others = [literal(value) for value in held if not _is_input(value) and str(value) != usual]
+    others = [_held(value) for value in held if not _is_input(value) and str(value) != usual]
     if name == "regexp_replace" and children[3] == "1":
         del children[3]
     return writer.call(_CATALYST_NAMES.get(name, name), [*children, *others])
+
+
+def _catalyst_lambda(writer: _TextWriter, expression: Any) -> str:
+    arguments = [".".join(each(one.nameParts())) for one in each(expression.arguments())]
+    variables = [writer.variable(name) for name in arguments]
+    outside, writer.bound = writer.bound, writer.bound | {*arguments}
+    body = _catalyst(writer, expression.function())
+    writer.bound = outside
+    return f"({', '.join(variables)}) -> {body}"
 
 
 def _is_input(value: Any) -> bool:
     """Return whether a part of an expression is an input, or comes from the session's settings."""
     if not hasattr(value, "getClass"):
         return isinstance(value, bool)
-    package = str(value.getClass().getName())
-    is_map = ".Map$" in package and str(value) != "Map()"
-    return package.startswith(_INPUTS) and not is_map
+    name = str(value.getClass().getName())
+    if name.startswith(("scala.None", "scala.Enumeration")) or _is_expression(value):
+        return True
+    if name == "scala.Some":
+        return _is_input(value.get())
+    if name == "scala.Tuple2":
+        return _is_input(value._1())
+    # What is left are options, or texts such as the patterns of LIKE ANY.
+    return name.startswith("scala.collection.") and (value.isEmpty() or _is_input(value.head()))
+
+
+def _is_expression(value: Any) -> bool:
+    from py4j.java_gateway import is_instance_of
+    from pyspark import SparkContext
+
+    kind = "org.apache.spark.sql.catalyst.expressions.Expression"
+    return bool(is_instance_of(SparkContext._gateway, value, kind))
+
+
+def _held(value: Any) -> str:
+    """Return the text of what an expression holds besides its inputs, such as options."""
+    name = str(value.getClass().getName()) if hasattr(value, "getClass") else ""
+    if "Map" in name:
+        entries = sorted((str(one._1()), str(one._2())) for one in each(value.toSeq()))
+        return f"map({', '.join(literal(text) for entry in entries for text in entry)})"
+    if name.startswith("scala.collection."):
+        return f"array({', '.join(literal(str(one)) for one in each(value))})"
+    return literal(value)
 
 
 def _catalyst_literal(expression: Any) -> str:
     kind, value = str(expression.dataType().simpleString()), expression.value()
     if kind == "string":
-        value = str(value)
-    elif kind.startswith("decimal"):
-        value = Decimal(str(value))
-    elif value is not None and kind not in _PYTHON_TYPES:
-        typed = _SQL_LITERAL.fullmatch(str(expression.sql()))
-        return f"{kind} {typed[1] if typed else expression.sql()}"
-    return literal(value)
+        return literal(str(value))
+    if kind.startswith("decimal"):
+        return literal(Decimal(str(value)))
+    if kind.startswith("timestamp"):
+        return f"{kind} {value}"  # microseconds, because the text depends on the session's zone
+    if value is None or kind in ("boolean", "int", "double", "binary"):
+        return literal(value)
+    if kind == "bigint" and not -(2**31) <= value < 2**31:
+        return literal(value)
+    typed = _SQL_LITERAL.fullmatch(str(expression.sql()))
+    return f"{kind} {typed[1] if typed else expression.sql()}"
 
 
 def _path(expression: Any) -> list[str]:

@@ -106,8 +106,9 @@ def judge(
     last = _window(samples)
     verdict = partial(Health, evidence=min(len(last), WINDOW))
     active = concerns(samples)
-    if active and active[0].status == Status.REWOUND:
-        return verdict(Status.REWOUND, active[0].reason)
+    back = _forgot(samples) or _went_back(last)
+    if back is not None:
+        return verdict(Status.REWOUND, back)
     # A scheduled job ends every run, so a query whose run has ended is not always stopped.
     pause_ms = _pause_ms(samples) if ended == ENDED else None
     if ended is not None and pause_ms is None:
@@ -159,9 +160,9 @@ def _pause_ms(samples: Sequence[TimedBatch]) -> int | None:
 def concerns(samples: Sequence[TimedBatch]) -> list[Concern]:
     """Return the problems in a query's last micro-batches, the worst first."""
     last = _window(samples)
-    back = _forgot(samples) or _went_back(last)
+    lost = _forgot(samples)
     lag = _lag(last, _of_checkpoint(samples)[-HISTORY:]) if _shows_lag(last) else None
-    active = [] if back is None else [Concern(Status.REWOUND, back)]
+    active = [] if lost is None else [Concern(Status.REWOUND, lost)]
     active += [] if lag is None else [lag]
     for status, why in (
         (Status.FUTURE, "have a timestamp in the future, and count as now"),
