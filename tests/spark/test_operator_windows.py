@@ -16,6 +16,7 @@ from dedup import dedup_by_id
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError
 from dedup.spark.observations import from_progress
+from dedup.tools import read_checkpoint
 from tests.support.needs import long
 from tests.support.spark_query import Query, forget_commits
 
@@ -58,7 +59,8 @@ class Windowed(Query):
             assert query.awaitTermination(240)
         query.stop()
         for progress in query.recentProgress:
-            self.dropped += sum(each.numRowsDroppedByWatermark for each in progress.stateOperators)
+            operators = progress["stateOperators"]
+            self.dropped += sum(each["numRowsDroppedByWatermark"] for each in operators)
             if (metrics := from_progress(progress)) is not None:
                 self.metrics[metrics.batch_id] = metrics
         return Counter(name for names in self.counted.values() for name in names)
@@ -150,6 +152,9 @@ def test_without_the_option_a_window_drops_records_silently(
         query.add(*texts)
     assert set(query.read()) == {"a", "b", "c", "end"}
     assert (query.total("emitted"), query.total("late"), query.dropped) == (6, 0, 1)
+    # Spark numbers the state of the window first.
+    known = read_checkpoint(query.catalog, str(query.checkpoint), spark)
+    assert [*known.states] == [0, 1]
 
 
 @pytest.mark.parametrize("delay", [DELAY, None])

@@ -175,7 +175,11 @@ def _rows_of_state(
         from dedup.tools.repair.spark_3_state import rows_of_state
 
         return list(islice(rows_of_state(spark, checkpoint), limit))
-    table = spark.read.format("statestore").load(checkpoint)
+    operators = spark.read.format("state-metadata").load(checkpoint)
+    # A window behind the operator has a state of its own, and the lower number.
+    own = operators.where("operatorName = 'applyInPandasWithState'").first()
+    reader = spark.read.format("statestore").option("operatorId", own["operatorId"] if own else 0)
+    table = reader.load(checkpoint)
     table = table.select("key.shard", "value.groupState.shard_state")
     rows = table.collect() if limit is None else table.head(limit)
     return [(key, bytes(state)) for key, state in rows]

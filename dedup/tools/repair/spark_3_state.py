@@ -24,10 +24,25 @@ def rows_of_state(spark: SparkSession, checkpoint: str) -> Iterator[tuple[int, b
     files = path(checkpoint).getFileSystem(hadoop)
 
     def numbers(folder: str) -> list[int]:
+        if not files.exists(path(folder)):
+            return []
         names = (status.getPath().getName() for status in files.listStatus(path(folder)))
         return sorted(int(name) for name in names if name.isdigit())
 
-    last = max(numbers(f"{checkpoint}/commits"))
+    def is_own(operator: int) -> bool:
+        """Return whether it is the operator of dedup, and not a window behind it."""
+        schema = files.open(path(f"{checkpoint}/state/{operator}/0/_metadata/schema"))
+        try:
+            text = jvm.org.apache.commons.io.IOUtils.toString(schema, "latin1")
+            return "shard_state" in str(text)
+        finally:
+            schema.close()
+
+    committed = numbers(f"{checkpoint}/commits")
+    operator = next(filter(is_own, numbers(f"{checkpoint}/state")), None)
+    if not committed or operator is None:
+        return
+    last = committed[-1]
     _, pinned, *_ = spark.read.text(f"{checkpoint}/offsets/{last}").collect()
     settings = session.sessionState().conf().clone()
     for name, value in json.loads(pinned[0])["conf"].items():
@@ -38,8 +53,8 @@ def rows_of_state(spark: SparkSession, checkpoint: str) -> Iterator[tuple[int, b
     providers = jvm.java.lang.Class.forName(f"{_STATES}.StateStoreProvider$", True, loader)
     create = providers.getField("MODULE$").get(None).createAndInit
     kind = jvm.org.apache.spark.sql.types.StructType.fromDDL
-    for partition in numbers(f"{checkpoint}/state/0"):
-        store_id = states.StateStoreId(f"{checkpoint}/state", 0, partition, "default")
+    for partition in numbers(f"{checkpoint}/state/{operator}"):
+        store_id = states.StateStoreId(f"{checkpoint}/state", operator, partition, "default")
         run_id = states.StateStoreProviderId(store_id, jvm.java.util.UUID.randomUUID())
         provider = create(run_id, kind(_KEY), kind(_VALUE), 0, of_store, hadoop)
         try:
