@@ -252,11 +252,11 @@ def _state_partitions(folder: _Folder, where: str, pinned: Mapping[str, str]) ->
     for number in folder.numbers("state"):
         text = folder.read(f"state/{number}/_metadata/metadata")
         try:
-            if text is None:  # Spark 3.5 writes none
-                return int(pinned["spark.sql.shuffle.partitions"])
-            about = json.loads(text.split("\n")[1])
-            name = about["operatorInfo"]["operatorName"]
-            operators.append(name)
+            name = _OPERATOR
+            if text is not None:  # Spark 3.5 writes none
+                about = json.loads(text.split("\n")[1])
+                name = about["operatorInfo"]["operatorName"]
+                operators.append(name)
             if name == _OPERATOR:
                 # After Spark has repartitioned the state, this file has the old number.
                 return int(pinned["spark.sql.shuffle.partitions"])
