@@ -33,6 +33,16 @@ def test_a_copy_that_differs_is_a_conflict(budget: int) -> None:
 
 
 @SEALED_OR_NOT
+def test_a_copy_is_compared_with_each_emitted_record_within_the_horizon(budget: int) -> None:
+    driver = comparing(budget)
+    driver.feed([Rec(X, 0, payload=1), Rec(X, 100, payload=2)])
+    assert driver.named([Rec(X, 50, payload=3)]) == ["CONFLICT"]
+    # Further than the horizon from the one, within it of the other.
+    assert driver.named([Rec(X, 130, payload=1)]) == ["CONFLICT"]
+    assert driver.named([Rec(X, 131, payload=2)]) == ["DUPLICATE"]
+
+
+@SEALED_OR_NOT
 def test_records_digested_by_no_or_other_columns_cannot_be_compared(budget: int) -> None:
     driver = drive(EVENT, state_budget_bytes=budget, lateness_ms=600)
     driver.feed([Rec(X, 0, payload=1)])
