@@ -137,6 +137,7 @@ def look_alikes(df: DataFrame) -> list[tuple[Column, Column]]:
         ),
         (F.to_json(F.col("p").dropFields("a")), F.to_json(F.col("p").dropFields("b"))),
         *((F.expr(one), F.expr(other)) for one, other in SQL_LOOK_ALIKES),
+        (F.from_json("s", "map<string,int>"), F.from_json("s", "map<string,string>")),
         (
             F.from_json("s", "a date", PATTERNS),
             F.from_json("s", "a date", {**PATTERNS, "dateFormat": "y"}),

@@ -50,6 +50,10 @@ CLOCK_KEYWORDS = frozenset(
 )
 #: Our name for functions and types that classic sessions and Connect name differently.
 _SAME_FUNCTION = {"==": "=", "!": "not"}
+_SAME_TYPE = {
+    "long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "str": "string",
+    "timestamp_ltz": "timestamp",
+}  # fmt: skip
 #: Names that Catalyst gives to operators.
 _CATALYST_NAMES = {
     "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "remainder": "%", "equalto": "=",
@@ -61,10 +65,6 @@ _CATALYST_NAMES = {
 _USUAL = {"xxhash64": "42", "hash": "42", "like": "\\", "to_timestamp": "TimestampType"}
 _SUBQUERIES = {"ScalarSubquery", "Exists", "ListQuery", "LateralSubquery"}
 _SQL_LITERAL = re.compile(r"\w+ '(.*)'")
-_SAME_TYPE = {
-    "long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "str": "string",
-    "timestamp_ltz": "timestamp",
-}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -158,9 +158,10 @@ class _TextWriter:
         self.out.functions |= (words & CLOCK_KEYWORDS) - self._known
         return f"sql({text})"
 
-    def is_clock(self, names: list[str]) -> bool:
-        """Return whether a name in SQL means a clock, not a column."""
-        return len(names) == 1 and names[0].lower() in CLOCK_KEYWORDS - self._known
+    def column_or_clock(self, parts: list[str]) -> str:
+        """Return the text of a name in SQL, which may mean a clock."""
+        is_clock = len(parts) == 1 and parts[0].lower() in CLOCK_KEYWORDS - self._known
+        return self.call(parts[0], []) if is_clock else self.column(parts)
 
     def variable(self, name: str) -> str:
         """Return our name of a lambda's variable. Spark's name differs between processes."""
@@ -223,8 +224,7 @@ def _catalyst(writer: _TextWriter, expression: Any) -> str:
     if kind == "ColumnNodeExpression":
         return _classic(writer, expression.node())
     if kind == "UnresolvedAttribute":
-        names = list(each(expression.nameParts()))
-        return writer.call(names[0], []) if writer.is_clock(names) else writer.column(names)
+        return writer.column_or_clock(list(each(expression.nameParts())))
     path = _path(expression)
     if path:
         return writer.column(path)
@@ -266,8 +266,7 @@ def _catalyst_call(writer: _TextWriter, kind: str, expression: Any, children: li
     if kind == "UnresolvedNamedLambdaVariable":
         name, *fields = each(expression.nameParts())
         if name not in writer.bound:  # SQL calls every name in the body of a lambda a variable
-            names = [name, *fields]
-            return writer.call(name, []) if writer.is_clock(names) else writer.column(names)
+            return writer.column_or_clock([name, *fields])
         text = writer.variable(name)
         for part in fields:
             text = writer.call("get", [text, literal(part)])
@@ -323,12 +322,12 @@ def _is_expression(value: Any) -> bool:
 def _held(value: Any) -> str:
     """Return the text of what an expression holds besides its inputs, such as options."""
     name = str(value.getClass().getName()) if hasattr(value, "getClass") else ""
+    if not name.startswith("scala.collection."):
+        return literal(value)
     if "Map" in name:
         entries = sorted((str(one._1()), str(one._2())) for one in each(value.toSeq()))
         return f"map({', '.join(literal(text) for entry in entries for text in entry)})"
-    if name.startswith("scala.collection."):
-        return f"array({', '.join(literal(str(one)) for one in each(value))})"
-    return literal(value)
+    return f"array({', '.join(literal(str(one)) for one in each(value))})"
 
 
 def _catalyst_literal(expression: Any) -> str:
