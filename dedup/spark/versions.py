@@ -12,7 +12,6 @@ import sys
 import pyarrow as pa
 import pyspark
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.utils import is_remote
 
 from dedup.errors import ConfigError, ExecutorError
@@ -75,6 +74,8 @@ def file_metadata(frame: DataFrame) -> Column:
 def to_arrow(frame: DataFrame) -> pa.Table:
     """Return all rows of a DataFrame."""
     if IS_SPARK_3:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
         batches = frame._collect_as_arrow()  # type: ignore[operator]
         return pa.Table.from_batches(batches, None if batches else to_arrow_schema(frame.schema))
     return frame.toArrow()

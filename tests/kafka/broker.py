@@ -165,7 +165,7 @@ def _java() -> list[str]:
 def scala_library() -> list[Path]:
     """The jar that Ivy leaves out, because Spark has it already. Spark 3.5 has another Scala."""
     if IS_SPARK_3:
-        return list(fetched_once("scala-2.13.16", _fetch_scala).glob("*.jar"))
+        return list(fetched_once(f"scala-{SCALA.rpartition(':')[2]}", _fetch_scala).glob("*.jar"))
     return list((Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar"))
 
 

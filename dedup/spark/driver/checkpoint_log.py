@@ -32,7 +32,8 @@ T = TypeVar("T")
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 #: Folder in which sinks keep their slices, one folder per sink, unless the user names another.
 SINKS = "dedup-sinks"
-_OPERATOR = "applyInPandasWithState"
+#: Spark's name for the state of this package's operators.
+OPERATOR = "applyInPandasWithState"
 #: Number of newest micro-batches in which we search for a source's last offset.
 _RECENT = 100
 #: Kind of a source that is neither Kafka nor files, and whose name is unknown.
@@ -252,12 +253,12 @@ def _state_partitions(folder: _Folder, where: str, pinned: Mapping[str, str]) ->
     for number in folder.numbers("state"):
         text = folder.read(f"state/{number}/_metadata/metadata")
         try:
-            name = _OPERATOR
+            name = OPERATOR
             if text is not None:  # Spark 3.5 writes none
                 about = json.loads(text.split("\n")[1])
                 name = about["operatorInfo"]["operatorName"]
                 operators.append(name)
-            if name == _OPERATOR:
+            if name == OPERATOR:
                 # After Spark has repartitioned the state, this file has the old number.
                 return int(pinned["spark.sql.shuffle.partitions"])
         except _UNREADABLE:

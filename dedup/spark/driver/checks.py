@@ -49,7 +49,7 @@ _PARTITIONS_PER_CORE = 4
 def setting(spark: SparkSession, name: str, default: str) -> str:
     """Return a Spark setting, or the default if this Spark does not know it."""
     try:
-        # With a default, `get` returns it for every setting that nobody has set.
+        # With a default, `get` returns it for every setting that is not set.
         value = spark.conf.get(name)
     except Exception:  # Connect and classic raise different classes
         return default

@@ -16,6 +16,7 @@ from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.core.state_row import refuse_before_release
 from dedup.errors import ConfigError
+from dedup.spark.driver.checkpoint_log import OPERATOR
 from dedup.spark.machine import home_path, wall_clock_ms
 from dedup.storage.location import FileSystemFactory
 from dedup.storage.root import Root
@@ -176,8 +177,8 @@ def _rows_of_state(
 
         return list(islice(rows_of_state(spark, checkpoint), limit))
     operators = spark.read.format("state-metadata").load(checkpoint)
-    # A window behind the operator has a state of its own, and the lower number.
-    own = operators.where("operatorName = 'applyInPandasWithState'").first()
+    # A window behind the operator also has a state, with the lower number.
+    own = operators.where(f"operatorName = '{OPERATOR}'").first()
     reader = spark.read.format("statestore").option("operatorId", own["operatorId"] if own else 0)
     table = reader.load(checkpoint)
     table = table.select("key.shard", "value.groupState.shard_state")

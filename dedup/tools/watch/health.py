@@ -105,7 +105,6 @@ def judge(
     """
     last = _window(samples)
     verdict = partial(Health, evidence=min(len(last), WINDOW))
-    active = concerns(samples)
     back = _forgot(samples) or _went_back(last)
     if back is not None:
         return verdict(Status.REWOUND, back)
@@ -118,6 +117,7 @@ def judge(
     silent_ms = now_ms - max(heard_ms or last[-1].at_ms, last[-1].at_ms if last else 0)
     if not alive and silent_ms > (_patience_ms(last) if pause_ms is None else 2 * pause_ms):
         return verdict(Status.STOPPED, f"silent for {span(silent_ms)}")
+    active = concerns(samples)
     status = active[0].status if active else Status.OK
     reason = "; ".join(map(str, active)) or _well(last, _of_checkpoint(samples)[-HISTORY:])
     if pause_ms is not None:
@@ -219,9 +219,8 @@ def _forgot(samples: Sequence[TimedBatch]) -> str | None:
                 f"in micro-batch {batch.batch_id} the state of a shard was older than the other "
                 "states: dedup remedies damaged-state"
             )
-        later = of_checkpoint[number + 1 :]
-        if batch.shards < batch.shard_count and not any(
-            after.batch.batch_id <= batch.batch_id for after in later
+        if batch.shards < batch.shard_count and all(
+            after.batch.batch_id > batch.batch_id for after in of_checkpoint[number + 1 :]
         ):
             return (
                 f"only a part of micro-batch {batch.batch_id} was read, and the rest is lost: "
