@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from dedup.core.admission import EVERY_VERDICT, GOES_ON
 from dedup.errors import ConfigError
-from dedup.sinks.foreach_batch import NamedSink, same_name
+from dedup.sinks.foreach_batch import NamedSink, running_query, same_name
 from dedup.sinks.options import located
+from dedup.spark.job_tag import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,8 +63,9 @@ def split(
     Raises
     ------
     ConfigError
-        If `df` is of Spark Connect or has no verdict column, if its operator never gives one of
-        the verdicts, or if two sinks of this package have the same name or different checkpoints.
+        If `df` has no verdict column, if its operator never gives one of the verdicts, if two sinks
+        of this package have the same name or different checkpoints, or if `df` is of Spark Connect
+        and no function is a sink of this package.
 
     Notes
     -----
@@ -83,14 +85,6 @@ def split(
         "unknown": unknown,
         "unnumbered": unnumbered,
     }
-    if type(df).__module__.startswith("pyspark.sql.connect"):
-        raise ConfigError(
-            "split works on classic Spark alone: under Spark Connect a foreachBatch function does "
-            "not know its query, and the operator refuses that. Write the stream with its verdicts "
-            "to one format (dedup_kafka, dedup_postgres, dedup_mysql, dedup_files, dedup_delta, "
-            "dedup_iceberg), and select by verdict when you read it.",
-            remedy="foreach-batch-threads",
-        )
     column, goes_on, every = _verdict_column(df)
     if strange := [name for name, function in by_verdict.items() if function and name not in every]:
         raise ConfigError(
@@ -102,8 +96,22 @@ def split(
     }
     passing = [name for name in every if functions.get(name) == unique]
     own = {name: function for name, function in functions.items() if function != unique}
+    checkpoint = _checkpoint([unique, *own.values()])
+    if is_connect(df) and checkpoint is None:
+        raise ConfigError(
+            "Under Spark Connect split finds its query by the checkpoint of a sink: give it at "
+            "least one sink of this package.",
+            remedy="foreach-batch-threads",
+        )
 
     def route(rows: DataFrame, batch_id: int) -> None:
+        if checkpoint is None:
+            route_rows(rows, batch_id)
+        else:
+            with running_query(rows, batch_id, located(checkpoint), "split"):
+                route_rows(rows, batch_id)
+
+    def route_rows(rows: DataFrame, batch_id: int) -> None:
         from dedup.spark.driver.columns import named_column
 
         kept = rows.persist()
@@ -123,7 +131,6 @@ def split(
             kept.unpersist()
 
     writer = df.writeStream.foreachBatch(route)
-    checkpoint = _checkpoint([unique, *own.values()])
     return writer if checkpoint is None else writer.option("checkpointLocation", checkpoint)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from dedup.sinks.kind import OutputInspection, SinkKind
 from dedup.sinks.options import SinkOptions, located
 from dedup.sinks.work import SinkWork, TaskResult
 from dedup.spark.driver.checkpoint_log import read_progress
+from dedup.spark.job_tag import JobTag, is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -79,10 +81,10 @@ class SinkFunction(NamedSink):
         return cls(kind, kind.parse(texts), checkpoint)
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        query_id = query_of(rows) or query_of_checkpoint(
-            self._located, batch_id, self.kind.function_name
-        )
-        start = start_of(rows)
+        with running_query(rows, batch_id, self._located, self.kind.function_name) as running:
+            self._publish(rows, batch_id, *running)
+
+    def _publish(self, rows: DataFrame, batch_id: int, query_id: str, start: str) -> None:
         self._refuse_another(query_id, start, batch_id)
         run_id = self._run(query_id, batch_id, start)
         self._runs[query_id] = (run_id, batch_id, False, start)
@@ -157,12 +159,25 @@ def run_tasks(rows: DataFrame, work: Callable[[int, Iterable[pa.RecordBatch]], T
     return [pickle.loads(row.result) for row in results]
 
 
-def query_of_checkpoint(checkpoint: str, batch_id: int, name: str) -> str:
-    """Return the ID of the query that owns a checkpoint.
+@contextmanager
+def running_query(
+    rows: DataFrame, batch_id: int, checkpoint: str, name: str
+) -> Iterator[tuple[str, str]]:
+    """Yield the ID of the running query, and the ID of its start or an empty text.
 
-    Raises ConfigError if that query is not running this micro-batch now. The error shows `name`,
-    the calling function.
+    In Spark Connect the checkpoint names the query, and jobs that begin within this context carry
+    a tag that names query and micro-batch. Raises ConfigError if the checkpoint's query is not
+    running this micro-batch now. The error shows `name`, the calling function.
     """
+    if not is_connect(rows):
+        yield query_of(rows) or _query_of_checkpoint(checkpoint, batch_id, name), start_of(rows)
+        return
+    tag = JobTag(_query_of_checkpoint(checkpoint, batch_id, name), batch_id)
+    with tag.set(rows):
+        yield tag.query_id, tag.start_id
+
+
+def _query_of_checkpoint(checkpoint: str, batch_id: int, name: str) -> str:
     progress = read_progress(checkpoint)
     if not progress.again or progress.next_batch_id != batch_id:
         raise ConfigError(

@@ -15,7 +15,7 @@ import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import pyarrow as pa
 
@@ -58,13 +58,21 @@ class BatchEffects(ABC):
     def __str__(self) -> str:
         return self._shown
 
+    def __reduce__(self) -> NoReturn:
+        # Only Spark Connect pickles a function for foreachBatch.
+        raise ConfigError(
+            f"{self} needs a classic session. Under Spark Connect, give a sink of this package to "
+            "foreachBatch, or write the stream with a format.",
+            remedy="foreach-batch-threads",
+        )
+
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Call the function for a micro-batch, if it has to be called."""
         query_id, start = query_of(rows), start_of(rows)
         if not query_id:
             raise ConfigError(
-                f"{self} does not know its query. Give it to foreachBatch or to split, in a "
-                "classic session. A function of yours may call it in the same thread.",
+                f"{self} does not know its query. Give it to foreachBatch or to split. A function "
+                "of yours may call it in the same thread.",
                 remedy="foreach-batch-threads",
             )
         if start and _returned.get((query_id, str(self))) == (start, batch_id):
@@ -195,9 +203,9 @@ def stable(function: BatchFunction, *, at: str) -> Stable:
     Raises
     ------
     ConfigError
-        In the first micro-batch, if a column has a type that Spark cannot pass to Python (void,
-        interval, year-month interval), if the session is of Spark Connect, or if two functions
-        share the folder. Later, if an unfinished micro-batch was staged with other columns.
+        If the session is of Spark Connect. In the first micro-batch, if a column has a type that
+        Spark cannot pass to Python (void, interval, year-month interval), or if two functions share
+        the folder. Later, if an unfinished micro-batch was staged with other columns.
     SinkError
         In a micro-batch, if the checkpoint is older than the files, or if files are missing or
         damaged.
@@ -234,7 +242,7 @@ def once_per_batch(function: BatchFunction, *, at: str) -> OncePerBatch:
     Raises
     ------
     ConfigError
-        In the first micro-batch, if the session is of Spark Connect, or if two functions share the
+        If the session is of Spark Connect. In the first micro-batch, if two functions share the
         folder.
     SinkError
         In a micro-batch, if the checkpoint is older than the files, or if files are missing.

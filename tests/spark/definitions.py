@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from dedup.catalog.definition import Definition
 from dedup.spark.driver.columns import Columns
+from dedup.spark.job_tag import is_connect
 from dedup.spark.versions import IS_SPARK_3
 
 #: A Column and its definition; over a DataFrame of `support.SCHEMA`, in the session zone UTC.
@@ -136,7 +137,11 @@ def look_alikes(df: DataFrame) -> list[tuple[Column, Column]]:
             F.to_json(F.col("p").withField("b", F.col("id"))),
         ),
         (F.to_json(F.col("p").dropFields("a")), F.to_json(F.col("p").dropFields("b"))),
-        *((F.expr(one), F.expr(other)) for one, other in SQL_LOOK_ALIKES),
+        *(
+            (F.expr(one), F.expr(other))
+            for one, other in SQL_LOOK_ALIKES
+            if "(select" not in one or not is_connect(df)  # where subqueries are rejected
+        ),
         (F.from_json("s", "map<string,int>"), F.from_json("s", "map<string,string>")),
         (
             F.from_json("s", "a date", PATTERNS),

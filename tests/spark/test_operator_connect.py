@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import uuid
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pyspark
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyarrow import dataset
+from pyspark.errors import PySparkPicklingError, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import BatchMetrics, DedupListener, dedup_by_id, dedup_by_sequence, record_id, split
 from dedup.errors import ConfigError, DataError, cause
+from dedup.sinks import files_sink, once_per_batch, stable
+from dedup.spark.job_tag import JobTag
+from dedup.testing import faults
 from tests.spark.definitions import NESTED, differences, mistaken
 from tests.support.processes import run_python
 from tests.support.spark_query import SCHEMA, Query, finish, seeded
@@ -42,11 +49,14 @@ def test_stream_and_batch_run_through_spark_connect(tmp_path: Path) -> None:
         "import sys\nfrom tests.spark.test_operator_connect import through_connect\n"
         "through_connect(sys.argv[1])\nprint('true')"
     )
-    assert run_python(code, tmp_path, timeout_s=280)
+    armed = tmp_path / "faults"
+    armed.mkdir()
+    assert run_python(code, tmp_path, timeout_s=280, **{faults.VARIABLE: str(armed)})
 
 
 def through_connect(place: str) -> None:
-    builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
+    # Two attempts a task, because tests make tasks fail once.
+    builder = SparkSession.builder.remote("local[2,2]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.log.level", "OFF").getOrCreate()
     assert type(spark).__module__.startswith("pyspark.sql.connect")
     spark.conf.set("spark.sql.shuffle.partitions", "2")
@@ -60,6 +70,8 @@ def through_connect(place: str) -> None:
     source = query.spark.read.schema(SCHEMA).parquet(str(query.input))
     batches(source)
     errors(query, source)
+    sinks_that_are_killed(spark, Path(place, "sinks"), Path(place, "faults"))
+    tags_of_other_micro_batches(spark, Path(place, "tags"))
     refusals(query, source)
     assert differences(source) == [], "as in a classic session"
     assert mistaken(spark.createDataFrame([], NESTED)) == []
@@ -126,9 +138,79 @@ def errors(query: Query, source: DataFrame) -> None:
     told = cause(refused.value)
     assert isinstance(told, ConfigError)
     assert "does not know its query and micro-batch" in str(told)
-    assert "dedup_kafka, dedup_postgres, dedup_files" in str(told)
-    with pytest.raises(ConfigError, match="split works on classic Spark alone"):
+    assert "Under Spark Connect only the sinks of this package" in str(told)
+    with pytest.raises(ConfigError, match="give it at least one sink of this package"):
         split(query.result(), unique=print)
+    for function in (stable(print, at="any"), once_per_batch(print, at="any")):
+        with pytest.raises(PySparkPicklingError) as refused:
+            query.result().writeStream.foreachBatch(function)
+        assert "needs a classic session" in str(refused.value.__context__)
+        assert "dedup remedies foreach-batch-threads" in str(refused.value.__context__)
+
+
+def ids_in(folder: str) -> Counter[str]:
+    return Counter(dataset.dataset(folder).to_table(["id"])["id"].to_pylist())
+
+
+def sinks_that_are_killed(spark: SparkSession, folder: Path, armed: Path) -> None:
+    """Tasks, and the process of the function, are killed between any two steps of two sinks."""
+    query = Query(spark, folder, {"timestamp": "ts", "horizon": "1 hour", "verdict": "verdict"})
+    for number in range(4):
+        query.add(*(f"{name}@{number}" for name in range(20 * number, 20 * number + 40)))
+    out = {name: str(folder / name) for name in ("unique", "duplicate")}
+    sinks = {
+        name: files_sink(path, checkpoint=str(folder / "checkpoint"), options={"name": name})
+        for name, path in out.items()
+    }
+    steps = (
+        "group.end",
+        "files.task.end",
+        "files.planned",
+        "files.published",
+        "files.driver.after",
+    )
+    for number, step in enumerate(steps):
+        faults.arm(armed, step, "kill", number)
+    starts, metrics = 0, list[BatchMetrics]()
+    while not metrics:
+        assert (starts := starts + 1) < 10
+        started = split(query.result(), **sinks).trigger(availableNow=True).start()
+        with suppress(StreamingQueryException):
+            metrics = finish(started)
+    assert len(faults.fired(armed)) == len(steps)
+    assert starts > 2, "the process of the function was killed, and not only tasks"
+    assert ids_in(out["unique"]) == Counter(str(name) for name in range(100))
+    assert ids_in(out["duplicate"]) == Counter(str(name) for name in range(20, 80))
+    assert {m.records_in for m in metrics} == {40}, "the operator judges a micro-batch once"
+
+
+def tags_of_other_micro_batches(spark: SparkSession, folder: Path) -> None:
+    """A tag that a thread keeps, or that names another query, never passes for the right one."""
+    query = Query(spark, folder, {"timestamp": "ts", "horizon": "1 hour"})
+    query.add("a@1").add("b@2")
+
+    def left_over(rows: DataFrame, batch_id: int) -> None:
+        query_id = json.loads((folder / "checkpoint" / "metadata").read_text())["id"]
+        rows.sparkSession.addTag(str(JobTag(query_id, 0)))
+        rows.write.mode("append").parquet(str(folder / "out"))
+
+    def two(rows: DataFrame, batch_id: int) -> None:
+        rows.sparkSession.addTag(str(JobTag("another", batch_id)))
+        left_over(rows, batch_id)
+
+    def of_another(rows: DataFrame, batch_id: int) -> None:
+        rows.sparkSession.addTag(str(JobTag(str(uuid.uuid4()), batch_id)))
+        rows.count()
+
+    for function, message in (
+        (left_over, "belongs to micro-batch 0 by its thread, but micro-batch 0 is already"),
+        (two, "names several micro-batches"),
+        (of_another, "is missing"),
+    ):
+        with pytest.raises(StreamingQueryException) as stopped:
+            query.writer().foreachBatch(function).start().awaitTermination(120)
+        assert message in str(cause(stopped.value))
+    assert ids_in(str(folder / "out")) == {"a": 1}, "nothing else passed"
 
 
 def refusals(query: Query, source: DataFrame) -> None:

@@ -211,7 +211,7 @@ def test_a_thread_that_keeps_an_earlier_micro_batch_is_refused(
             pool.submit(kept[0], act).result()
 
     told = refusal(query, in_the_first_properties)
-    assert "is of micro-batch 0, but micro-batch 0 is already" in told
+    assert "belongs to micro-batch 0 by its thread, but micro-batch 0 is already" in told
     assert ids_of(query, lambda act: act()) == {1: ["b"]}
 
 

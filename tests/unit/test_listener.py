@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,3 +125,9 @@ def test_a_new_checkpoint_beside_another_query_is_logged_as_a_warning(
     assert warned.levelno == logging.WARNING
     assert warned.getMessage().startswith("query orders starts with a new checkpoint, and its ")
     assert "`dedup catalog adopt`" in warned.getMessage()
+
+
+def test_a_listener_that_spark_would_send_to_a_server_is_refused() -> None:
+    """So does Spark Connect of PySpark 3.5."""
+    with pytest.raises(ConfigError, match=r"Spark Connect of PySpark 3\.5 would run DedupListener"):
+        pickle.dumps(DedupListener())

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dedup.errors import faults
 from dedup.sinks.batch import new_batch
 from dedup.sinks.figures import reported
-from dedup.sinks.foreach_batch import NamedSink, query_of, query_of_checkpoint, start_of
+from dedup.sinks.foreach_batch import NamedSink, running_query
 from dedup.sinks.lakehouse.delta import app_id, delta_library
 from dedup.sinks.lakehouse.iceberg import marker_property
 from dedup.sinks.options import NAME, located
@@ -46,8 +46,10 @@ class _Once(NamedSink, ABC):
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Append the rows of a micro-batch, unless the table has them already."""
         location = located(self.checkpoint)
-        query_id = query_of(rows) or query_of_checkpoint(location, batch_id, self.function)
-        with reported(new_batch(query_id, self.sink, start_of(rows), batch_id)) as figures:
+        with (
+            running_query(rows, batch_id, location, self.function) as (query_id, start),
+            reported(new_batch(query_id, self.sink, start, batch_id)) as figures,
+        ):
             self._publish(rows, query_id, batch_id)
             with suppress(Exception):  # unknown figures must not affect the query
                 metrics = self._metrics(rows.sparkSession, query_id, batch_id)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pyspark import TaskContext
 
 from dedup.errors import ConfigError
+from dedup.spark.job_tag import job_tags
 from dedup.spark.machine import shuffle_partitions
 from dedup.spark.plan import Plan
 
@@ -37,19 +38,11 @@ class Task:
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("this runs only inside a Spark task")
-        query_id = context.getLocalProperty("sql.streaming.queryId")
-        batch_id = context.getLocalProperty("streaming.sql.batchId")
-        if not plan.streaming:
-            query_id, batch_id = _BATCH_QUERY, "0"
-        if query_id is None or batch_id is None:
-            raise misplaced("does not know its query and micro-batch")
-        # Spark's run ID is the job group, which a sink may change. So our run ID consists of the
-        # plan's ID, which differs between starts, and the job group, which differs between queries.
-        job_group = context.getLocalProperty("spark.jobGroup.id") or ""
+        query_id, epoch, start = _running_batch(context, plan.streaming)
         return Task(
             query_id=query_id,
-            run_id=str(uuid.uuid5(uuid.UUID(plan.start_id), job_group)),
-            epoch=int(batch_id),
+            run_id=str(uuid.uuid5(uuid.UUID(plan.start_id), start)),
+            epoch=epoch,
             attempt_id=context.taskAttemptId(),
             partitions=partitions_of(context.getLocalProperty, plan.shards),
             partition=context.partitionId(),
@@ -68,6 +61,27 @@ class Task:
             )
 
 
+def _running_batch(context: TaskContext, streaming: bool) -> tuple[str, int, str]:
+    """Return the ID of the task's query, its micro-batch, and a text that differs between queries.
+
+    Spark's run ID is the job group, which a sink may change. So the operator's run ID consists of
+    the plan's ID, which differs between starts, and this text.
+    """
+    job_group = context.getLocalProperty("spark.jobGroup.id") or ""
+    if not streaming:
+        return _BATCH_QUERY, 0, job_group
+    query_id = context.getLocalProperty("sql.streaming.queryId")
+    batch_id = context.getLocalProperty("streaming.sql.batchId")
+    if query_id is not None and batch_id is not None:
+        return query_id, int(batch_id), job_group
+    tags = job_tags(context.getLocalProperty("spark.job.tags"))
+    if len(tags) != 1:
+        what = "names several micro-batches" if tags else "does not know its query and micro-batch"
+        raise misplaced(what)
+    (tag,) = tags
+    return tag.query_id, tag.batch_id, tag.start_id
+
+
 def partitions_of(setting: Callable[[str], str | None], shards: int | None) -> int:
     """Return the number of the operator's partitions. A wrong number spreads shards unevenly."""
     pinned = setting("spark.sql.streaming.internal.stateStore.partitions")
@@ -83,8 +97,8 @@ def misplaced(what: str) -> ConfigError:
         "other threads have no properties, or old ones. In each micro-batch, start new threads "
         "with pyspark.InheritableThread, or give a thread pool "
         "pyspark.inheritable_thread_target(function). Then start the query again. Under Spark "
-        "Connect no foreachBatch function has these properties: write the stream with a format "
-        "there (dedup_kafka, dedup_postgres, dedup_mysql, dedup_files, dedup_delta, dedup_iceberg, "
-        "or a format of Spark).",
+        "Connect only the sinks of this package, and split, name them: give such a sink to "
+        "foreachBatch, or write the stream with a format (dedup_kafka, dedup_postgres, "
+        "dedup_mysql, dedup_files, dedup_delta, dedup_iceberg, or a format of Spark).",
         remedy="foreach-batch-threads",
     )

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -119,6 +119,14 @@ class DedupListener(StreamingQueryListener):
             self.prometheus_port = serve(exporter, prometheus_port, prometheus_address)
         self._runs = Runs(written, exporter)
         atexit.register(self._leave)
+
+    def __reduce__(self) -> NoReturn:
+        # Only Spark Connect of PySpark 3.5 pickles a listener.
+        raise ConfigError(
+            "Spark Connect of PySpark 3.5 would run DedupListener in the server's process, from "
+            "where it cannot report to this program. Use PySpark 4.0 or newer, or a classic "
+            "session."
+        )
 
     def _leave(self) -> None:
         """Remove the listener at exit. Otherwise Spark prints an error for every later event."""
