@@ -22,6 +22,7 @@ app.add(
     flags.DemoFlags,
     flags.WatchFlags,
     flags.CheckFlags,
+    flags.DoctorFlags,
     flags.ExplainFlags,
     flags.TuneFlags,
     flags.PrepareFlags,

@@ -136,6 +136,7 @@ def _with_log(facts: Facts, log: QueryLog, flags: CheckFlags) -> Facts:
         batch_records_max=max(batch.records_in for batch in every),
         row_bytes=max(batch.row_bytes for batch in every),
         concerns=tuple(concerns(log.batches)),
+        fallbacks=tuple(newest.fallbacks()),
     )
     if isinstance(newest, SequenceMetrics):
         for flag in ("catalog", "horizon", "late"):

@@ -13,6 +13,7 @@ from dedup.tools.check.findings import Finding, Level, in_order
 
 WIDTH = 80
 _COLOURS = {
+    Level.STOPS: "red",
     Level.BREAKS: "red",
     Level.COSTS: "yellow",
     Level.UNKNOWN: "magenta",

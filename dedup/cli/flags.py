@@ -163,6 +163,24 @@ class CheckFlags(Flags):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DoctorFlags(Flags):
+    """Show whether driver, executors, disks and storage can run queries, and what to change.
+
+    It runs two small Spark jobs and leaves nothing behind. Exit code 4: no query can run.
+    """
+
+    work = "dedup.cli.doctor:doctor"
+    example = "dedup doctor --master spark://host:7077 --catalog s3://bucket/dedup"
+
+    catalog: str | None = option("ROOT", "Path or URI of the catalog, to be used as queries do.")
+    server: list[str] | None = option(
+        "HOST:PORT", "Broker or database that every machine should reach."
+    )
+    master: str | None = option("URL", "Spark master, or sc://... (default: this machine).")
+    conf: list[str] | None = option("KEY=VALUE", "Spark setting of your queries.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class DemoFlags(QuietFlags):
     """Make up a stream with known duplicates, de-duplicate it, and check every figure."""
 

@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,7 @@ def spark_session(
     log: Path,
     is_idle: bool = False,
     archive_to: Path | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """Start Spark, yield the session, and stop Spark.
 
@@ -54,6 +55,7 @@ def spark_session(
     print goes to the file `log`. `is_idle` says that rows bypass the JVM, which then optimises its
     code less: to optimise would cost a quarter of the CPU time of the first half minute. At the end
     of the session Java writes its classes to the file `archive_to` (see `class_archive`).
+    `settings` override Spark's settings.
 
     Raises MissingExtraError if PySpark is not installed. Raises MachineError if Spark finds no Java
     that it can use, or the user has no name. If Spark does not start for another reason, raises
@@ -86,7 +88,7 @@ def spark_session(
         # By default PySpark logs Java's whole stack for a bad record.
         PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
     with tempfile.TemporaryDirectory(prefix="dedup-spark-") as scratch:
-        settings: dict[str, Any] = {
+        all_settings: dict[str, Any] = {
             "spark.driver.memory": driver_memory,
             "spark.driver.host": "127.0.0.1",
             "spark.driver.extraJavaOptions": " ".join(_java_options(is_idle, archive_to)),
@@ -95,12 +97,13 @@ def spark_session(
             "spark.sql.warehouse.dir": scratch,
             "spark.python.daemon.module": "dedup.spark.daemon",
             **stream_settings(shards),
+            **(settings or {}),
         }
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
             with _children_print_to(log):
                 builder = SparkSession.builder.master(master).appName("dedup")
-                session = builder.config(map=settings).getOrCreate()
+                session = builder.config(map=all_settings).getOrCreate()
         except Exception as error:
             if why := _lacking(log):
                 raise MachineError(f"Spark does not start: {why}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
 from types import UnionType
@@ -75,12 +75,26 @@ class OperatorMetrics(Metrics):
     begins: bool
     epochs_apart: int
     shard_count: Greatest = 0
+    shards_without_kernel: Count = 0
+    shards_without_files: Count = 0
     stage_us: dict[str, int]
 
     @property
     def row_bytes(self) -> float:
         """Mean size of a row in Arrow's form, or 0 without rows."""
         return self.bytes_in / max(1, self.records_in + self.heartbeats)
+
+    def fallbacks(self) -> Iterator[str]:
+        """Yield what the executors lack, so that the operator works in a slower way."""
+        if count := self.shards_without_kernel:
+            yield (
+                f"numpy judged {count} of {self.shards} shards, because executors lack the C kernel"
+            )
+        if count := self.shards_without_files:
+            yield (
+                f"the rows of {count} of {self.shards} shards went through Spark, because the "
+                "Python processes of a task have different disks, or a task was tried again"
+            )
 
     def check_together(self) -> None:
         """Raise StateError if a shard was missing in this micro-batch, or its state was older.
@@ -177,6 +191,10 @@ class BatchMetrics(OperatorMetrics):
         older file, and the shard with the oldest state has lost IDs.
     shards, shard_count
         Shards that took part in the micro-batch, and all shards (0 in the logs of release 0.1.0).
+    shards_without_kernel, shards_without_files
+        Shards that numpy judged, because the executor lacks the C kernel, and shards whose rows
+        went through Spark on a cluster, because an earlier attempt of a task on that executor did
+        not find them in a file. Both ways are slower.
     horizon_ms, lateness_ms, bucket_ms, state_budget_bytes, max_filter_state_bytes, target_fpr
         Options in force. The budget is for one shard.
     other_queries

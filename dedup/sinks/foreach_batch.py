@@ -170,14 +170,14 @@ def running_query(
     running this micro-batch now. The error shows `name`, the calling function.
     """
     if not is_connect(rows):
-        yield query_of(rows) or _query_of_checkpoint(checkpoint, batch_id, name), start_of(rows)
+        yield query_of(rows) or query_of_checkpoint(checkpoint, batch_id, name), start_of(rows)
         return
-    tag = JobTag(_query_of_checkpoint(checkpoint, batch_id, name), batch_id)
+    tag = JobTag(query_of_checkpoint(checkpoint, batch_id, name), batch_id)
     with tag.set(rows):
         yield tag.query_id, tag.start_id
 
 
-def _query_of_checkpoint(checkpoint: str, batch_id: int, name: str) -> str:
+def query_of_checkpoint(checkpoint: str, batch_id: int, name: str) -> str:
     progress = read_progress(checkpoint)
     if not progress.again or progress.next_batch_id != batch_id:
         raise ConfigError(

@@ -14,13 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from dedup import dedup_by_id
 from dedup.spark.versions import to_arrow
+from dedup.tools import check_platform
+from dedup.tools.check.findings import Finding
 from tests.support import class_archive
 from tests.support.object_store import s3_factory
 from tests.support.processes import ROOT, members
@@ -30,6 +32,7 @@ from tests.support.spark_query import Query, Run
 from tests.support.waiting import wait_until
 
 _TIMEOUT_S = 120.0
+T = TypeVar("T")
 
 
 @dataclass
@@ -54,9 +57,7 @@ class DriverProcess:
         self.cluster, self.folder = cluster, folder
         self._pool: ProcessPoolExecutor | None = None
 
-    def ask(
-        self, job: Callable[..., Answer], *during: Callable[[], None], **arguments: Any
-    ) -> Answer:
+    def ask(self, job: Callable[..., T], *during: Callable[[], None], **arguments: Any) -> T:
         """Return the answer to a job; it calls each `during` while the job pauses once."""
         if self._pool is None:
             environment = clean_environment() | {"PYTHONPATH": str(ROOT)}
@@ -197,6 +198,15 @@ def batch(settings: dict[str, str], options: dict[str, Any]) -> Answer:
         return Answer(Run({0: passed}), {})
     except Exception as error:
         return Answer(Run(), {}, str(error), type(error).__name__)
+
+
+def examine(
+    settings: dict[str, str], path: str | None = None, s3: dict[str, Any] | None = None
+) -> tuple[list[Finding], int]:
+    """Check the platform, with a catalog at a path or on S3; the findings, and executors."""
+    catalog = path if s3 is None else s3_factory(**s3)
+    spark = _session(settings)
+    return check_platform(spark, catalog=catalog), len(_tasks_done(spark))
 
 
 def _pause(folder: Path, number: int) -> None:

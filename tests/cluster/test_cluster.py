@@ -17,7 +17,9 @@ import pyarrow.fs as pafs
 import pytest
 
 import dedup
-from tests.cluster.driver import Answer, DriverProcess, batch, give
+from dedup.testing import faults
+from dedup.tools.check.findings import Level
+from tests.cluster.driver import Answer, DriverProcess, batch, examine, give
 from tests.cluster.driver import stream as stream_job
 from tests.support.object_store import BUCKET, ObjectStore
 from tests.support.oracle import Oracle
@@ -85,6 +87,26 @@ def test_a_query_on_a_cluster_is_right_with_a_catalog_in_an_object_store(
     names = [info.path for info in store.file_system().get_file_info(objects)]
     assert sum(name.endswith(".sst") for name in names) >= 2
     assert not any("/starts/" in name for name in names), "an object store needs no mark"
+
+
+@pytest.mark.slow
+def test_fallbacks_of_executors_change_no_verdict_and_are_counted(
+    driver: DriverProcess, tmp_path: Path
+) -> None:
+    """The executors compute with numpy, and a task fails once before its rows are read."""
+    given, armed = tables(4), tmp_path / "faults"
+    give(tmp_path, given)
+    armed.mkdir()
+    faults.arm(armed, "group.end", "raise")
+    environment = {"DEDUP_KERNEL": "numpy", faults.VARIABLE: str(armed)}
+    run = stream(
+        driver, tmp_path, {"path": str(tmp_path / "catalog")}, shared=True,
+        settings={f"spark.executorEnv.{name}": value for name, value in environment.items()},
+    ).ran()  # fmt: skip
+    assert len(faults.fired(armed)) == 1
+    Oracle(HORIZON_S, LATENESS_S).check(given, run)
+    assert [m.shards_without_kernel for m in run.metrics] == [m.shards for m in run.metrics]
+    assert 0 < run.metrics[-1].shards_without_files < run.metrics[-1].shards
 
 
 @pytest.mark.slow
@@ -277,6 +299,46 @@ def test_an_executor_with_another_version_is_reported(
     assert f"it has rolling-dedup 0.0.9 ({other}/__init__.py)" in answer.error
     assert f"Install rolling-dedup=={dedup.__version__} there" in answer.error
     shutil.rmtree(other)
+
+
+def test_a_platform_is_checked_where_the_package_is_missing(
+    cluster: Cluster, driver: DriverProcess, bare: BarePython, tmp_path: Path
+) -> None:
+    root = tmp_path / "new" / "catalog"
+    findings, executors = driver.ask(examine, settings=settings(bare), path=str(root))
+    assert executors == 2
+    stops = {finding.rule: finding.evidence for finding in findings if finding.level is Level.STOPS}
+    assert set(stops) == {"package"}, stops
+    assert "the package cannot be imported (ModuleNotFoundError: No mod" in stops["package"]
+    told = " ".join(finding.evidence for finding in findings)
+    for part in (
+        "2 executors answered",
+        "see each other's files",
+        f"{root} was not tried without the package",
+        f"{root} works",
+    ):
+        assert part in told
+    assert list(tmp_path.iterdir()) == []
+    for worker in cluster.workers:
+        assert list(worker.folder.glob("**/dedup-probe-*")) == []
+
+
+@pytest.mark.slow
+def test_credentials_that_executors_lack_are_reported(
+    store: ObjectStore, driver: DriverProcess
+) -> None:
+    """The driver finds its secrets in its working folder, and the executors do not in theirs."""
+    given = {"endpoint": store.endpoint, "folder": "checked", "secrets": "/proc/self/cwd/secrets"}
+    with store.enforced_rights():
+        (driver.folder / "secrets").write_text(" ".join(store.add_user("checked")))
+        findings, executors = driver.ask(examine, settings={}, s3=given)
+    assert executors == 2
+    (finding,) = (finding for finding in findings if finding.level is Level.STOPS)
+    assert finding.rule == "catalog"
+    assert "The catalog function failed" in finding.evidence
+    assert "No such file" in finding.evidence
+    left = pafs.FileSelector(f"{BUCKET}/checked", recursive=True, allow_not_found=True)
+    assert store.file_system().get_file_info(left) == []
 
 
 @pytest.mark.slow

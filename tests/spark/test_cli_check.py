@@ -29,6 +29,7 @@ from dedup.tools.repair.opening import read_checkpoint as read_states
 from tests.support import state_stores
 from tests.support.cli_job import Job
 from tests.support.needs import needs_spark_4
+from tests.support.processes import dedup
 from tests.support.spark_query import Query, listening, trace
 
 app = App()
@@ -221,3 +222,13 @@ def test_a_sink_that_cannot_work_is_rejected_before_the_start(
     numbered = dedup_by_sequence("value", "value", expire_after="1 hour")
     with pytest.raises(ConfigError, match="checkpointLocation"):
         check_query(stream, numbered, sink=("dedup_files", files))
+
+
+def test_doctor_finds_this_machine_fit_and_leaves_nothing(tmp_path: Path) -> None:
+    catalog = tmp_path / "new" / "catalog"
+    done = dedup("doctor", "--catalog", catalog, "--json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["status"]) == (0, "ok"), done.stdout + done.stderr
+    assert len(told["machines"]) == 2
+    assert {"catalog", "processes", "kernel"} <= {one["rule"] for one in told["findings"]}
+    assert list(tmp_path.iterdir()) == []

@@ -111,6 +111,13 @@ CASES = {
         Case({"concerns": (("LATE", "it is"),), "late": "drop"}, COSTS, "it is.",
              "dedup remedies late", Takes.OUTSIDE),
     ],
+    "fallbacks": [
+        Case({}, None),
+        Case({"fallbacks": ()}, None),
+        Case({"fallbacks": ("numpy judged 4 of 4 shards",)}, COSTS,
+             "In the log's last micro-batch numpy judged 4 of 4 shards.", "dedup doctor",
+             Takes.OUTSIDE),
+    ],
     "lasting-id": [
         Case({}, None),
         Case({"unstable_id": "id='u' is made by uuid."}, BREAKS, "by uuid. The operator refuses",

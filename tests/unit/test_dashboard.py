@@ -107,7 +107,8 @@ def test_every_metric_is_documented_and_shown_or_a_known_exception() -> None:
         "dedup_state_budget_bytes", "dedup_max_filter_state_bytes", "dedup_query_evidence_batches",
         "dedup_filter_sidecar_ids_total", "dedup_filter_state_bytes",
         "dedup_expected_lost_ids_total", "dedup_sink_bytes_total", "dedup_heartbeats_total",
-            "dedup_received_bytes_total", "dedup_shard_count",
+        "dedup_received_bytes_total", "dedup_shard_count", "dedup_shards_without_kernel",
+        "dedup_shards_without_files",
     }  # fmt: skip
 
 

@@ -127,6 +127,24 @@ def test_a_new_checkpoint_beside_another_query_is_logged_as_a_warning(
     assert "`dedup catalog adopt`" in warned.getMessage()
 
 
+def test_what_executors_lack_is_logged_once_a_run(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = DedupListener(lambda told: None)
+    monkeypatch.setattr(listener_module, "from_progress", lambda progress, name: progress.found)
+    lacks = {"shards": 4, "shards_without_kernel": 4, "shards_without_files": 1}
+    for number, changes in enumerate(({}, lacks, lacks)):
+        event = SimpleNamespace(progress=progress(batch(number, **changes)))
+        listener.onQueryProgress(event)  # type: ignore[arg-type]
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message[:60] for message in messages] == [
+        "query orders is slower than it could be: in micro-batch 1 nu",
+        "query orders is slower than it could be: in micro-batch 1 th",
+    ]
+    assert "numpy judged 4 of 4 shards, because executors lack the C kernel" in messages[0]
+    assert "the rows of 1 of 4 shards went through Spark" in messages[1]
+
+
 def test_a_listener_that_spark_would_send_to_a_server_is_refused() -> None:
     """So does Spark Connect of PySpark 3.5."""
     with pytest.raises(ConfigError, match=r"Spark Connect of PySpark 3\.5 would run DedupListener"):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dedup import kernel
 from dedup.core.records import Epoch, Outcome
 from dedup.core.state_row import refuse_before_release
 from dedup.errors import faults
@@ -67,8 +68,13 @@ def _judge_stream(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: A
     state.update((row,))
     faults.point("group.update.after")
     call.watch.lap("write")
-    counts |= {"state_bytes": len(row), "base_epoch": base.epoch}
-    return _output(call, outcome, counts, handed_on(plan, task, call.shard))
+    body_file = handed_on(plan, task, call.shard)
+    counts |= {
+        "state_bytes": len(row),
+        "base_epoch": base.epoch,
+        "shards_without_files": int(plan.bodies == "group" and body_file is None),
+    }
+    return _output(call, outcome, counts, body_file)
 
 
 def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
@@ -118,6 +124,7 @@ def _output(
         **{f"{stage}_us": call.watch.us[stage] for stage in call.NAMES.stages},
         **call.levels(outcome),
         "shard_count": len(call.layout.slot_keys),
+        "shards_without_kernel": int(kernel.PATH == "numpy"),
         "emitted": outcome.counts["records_in"] if call.plan.handling.verdict else emitted,
     }
     blank = [None] * (len(columns["rows"]) - 1)

@@ -68,6 +68,8 @@ class Facts:
     unstable_id: str | None = None
     #: Problems in the last micro-batches of the log: a status such as ``LATE``, and the reason.
     concerns: tuple[tuple[str, str], ...] | None = None
+    #: What the executors lacked in the log's last micro-batch.
+    fallbacks: tuple[str, ...] | None = None
     #: Number of records of the largest recent micro-batch.
     batch_records_max: int | None = None
     #: Largest mean size of a row in a recent micro-batch, in Arrow's form. Unknown if it is 0.

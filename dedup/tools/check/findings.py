@@ -11,6 +11,7 @@ from typing import Any
 class Level(StrEnum):
     """The severity of a finding, the worst first."""
 
+    STOPS = "stops queries"
     BREAKS = "breaks the guarantee"
     COSTS = "costs speed or memory"
     UNKNOWN = "cannot be told"

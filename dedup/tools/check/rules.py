@@ -151,6 +151,14 @@ def recent_batches(facts: Facts) -> Assessments:
     ]
 
 
+def fallbacks(facts: Facts) -> Assessments:
+    """Report slower ways that the operator takes because executors lack something."""
+    return [
+        costs(f"In the log's last micro-batch {why}.", "dedup doctor", Takes.OUTSIDE)
+        for why in facts.fallbacks or ()
+    ]
+
+
 def windows_after(facts: Facts) -> Assessment | None:
     """Warn of time windows after the operator, which drop rows of slow source partitions."""
     if not facts.by_source:
@@ -215,6 +223,7 @@ _COMMON: dict[str, Rule] = {
     "commit-validation": commit_validation,
     "lasting-id": lasting_id,
     "recent-batches": recent_batches,
+    "fallbacks": fallbacks,
     "windows-after": windows_after,
     "kafka-data-loss": kafka_rules.kafka_data_loss,
     "sink-readers": kafka_rules.sink_readers,

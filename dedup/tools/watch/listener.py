@@ -118,6 +118,8 @@ class DedupListener(StreamingQueryListener):
             exporter = Exporter()
             self.prometheus_port = serve(exporter, prometheus_port, prometheus_address)
         self._runs = Runs(written, exporter)
+        #: Runs whose fallbacks were logged.
+        self._slow_runs: set[str] = set()
         atexit.register(self._leave)
 
     def __reduce__(self) -> NoReturn:
@@ -166,6 +168,14 @@ class DedupListener(StreamingQueryListener):
             is_new = self._runs.batch(batch, wall_clock_ms(), sinks)
         if not is_new:  # the listener was added twice
             return
+        if batch.run_id not in self._slow_runs:
+            for fallback in batch.fallbacks():
+                self._slow_runs.add(batch.run_id)
+                logger.warning(
+                    "query %s is slower than it could be: in micro-batch %d %s. `dedup doctor` "
+                    "shows what the executors lack.",
+                    batch.query_name or batch.query_id, batch.batch_id, fallback,
+                )  # fmt: skip
         if isinstance(batch, BatchMetrics) and batch.other_queries:
             logger.warning(
                 "query %s starts with a new checkpoint, and its catalog also belongs to %d other "
