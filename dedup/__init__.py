@@ -5,6 +5,8 @@ Within a horizon of time, each record ID passes exactly once.
 
 from __future__ import annotations
 
+import sys
+
 from dedup.core.version import VERSION as __version__  # noqa: N811
 from dedup.errors.lazy import lazily
 
@@ -41,3 +43,9 @@ _HOMES = {
     "tools": "dedup.tools",
 }
 __getattr__, __dir__ = lazily(__name__, _HOMES)
+
+if sys.platform == "win32":
+    raise ImportError(
+        "rolling-dedup does not run on Windows, which lacks Linux's locks and durable folders. "
+        "Install it, and Spark, in WSL: the Windows Subsystem for Linux."
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import secrets
 import shutil
@@ -16,10 +17,12 @@ from dedup.errors import faults
 #: Suffix of a file that is still being written. A killed writer leaves the file behind.
 TEMP_SUFFIX = ".tmp"
 _CHUNK_BYTES = 4 << 20
-_NO_HARD_LINKS = {
-    errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS,
-    errno.EMLINK, errno.EINVAL,
-}  # fmt: skip
+_UNSUPPORTED = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_NO_HARD_LINKS = _UNSUPPORTED | {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK}
+#: Mounts of which this process has logged that they cannot sync a folder.
+_not_durable: set[int] = set()
+
+logger = logging.getLogger("dedup")
 
 
 def publish(path: Path, content: bytes | Path, *, create: bool) -> bool:
@@ -90,9 +93,23 @@ def _make_folders(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make a file's content, or the names in a folder, durable."""
-    fd = os.open(path, os.O_RDONLY)
+    """Make a file's content, or the names in a folder, durable.
+
+    Some mounts of object stores cannot sync a folder. Then logs a warning, once per mount.
+    """
     try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as exc:
+        if exc.errno not in _UNSUPPORTED or not path.is_dir():
+            raise
+        if (device := path.stat().st_dev) not in _not_durable:
+            _not_durable.add(device)
+            logger.warning(
+                "%s is on a mount that cannot sync a folder (%s). If this machine or the storage "
+                "crashes, new files may be gone. A query whose files are gone stops, and does not "
+                "take it for an empty catalog.", path, exc.strerror,
+            )  # fmt: skip

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from dedup.catalog.certificate import Certificate, certificate_of, load_certific
 from dedup.catalog.compatibility import create_or_check
 from dedup.core.sharding import derive_keys, payload_key, slot_keys, spark_hash_int
 from dedup.errors import CatalogError, ConfigError
+from dedup.storage import localfile
 from dedup.storage.document import to_document
 from dedup.storage.root import Root
 from tests.support.catalog import QUERY, certificate
@@ -101,6 +103,35 @@ def test_a_secret_of_another_start_is_refused(tmp_path: Path) -> None:
     create_or_check(root, replace(WANTED, secret=b"s" * 16))
     with pytest.raises(CatalogError, match="Another start of this query created its catalog"):
         create_or_check(root, replace(WANTED, secret=b"t" * 16))
+
+
+@pytest.mark.parametrize("mount", ["exclusive", "replaces"])
+def test_one_of_two_first_starts_continues_on_every_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount: str
+) -> None:
+    """Mounts of object stores replace a file that another start has created a moment before."""
+    root, first, second = (
+        Root(tmp_path),
+        *(replace(WANTED, secret=one * 16) for one in (b"1", b"2")),
+    )
+    if mount == "replaces":
+        monkeypatch.setattr(localfile, "_link", lambda *_: None)
+        monkeypatch.setattr(Path, "exists", lambda _: False)
+    between: list[Certificate] = []
+
+    def point(name: str, *_: object) -> None:
+        if name == "certificate.put.before" and not between:
+            between.append(first)
+            assert create_or_check(root, first) == first
+
+    monkeypatch.setattr("dedup.catalog.compatibility.faults.point", point)
+    continues = []
+    for start in (second, first, second):
+        with suppress(CatalogError):
+            create_or_check(root, start)
+            continues.append(start)
+    assert continues == ([first] if mount == "exclusive" else [second, second])
+    assert between == [first]
 
 
 @pytest.mark.parametrize("secret", ["", "00", "zz" * 16, 7])

@@ -11,6 +11,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from dedup.errors import CatalogError, ConfigError
+from dedup.storage import localfile
 from dedup.storage.root import ObjectMissing, Root
 from tests.support.catalog import DirectoryFileSystem, Forwarding
 
@@ -168,6 +169,34 @@ def test_without_hard_links_files_are_copied_and_still_never_replaced(
     assert root.read_bytes("q/a") == b"x" * 9
     assert not root.create_bytes("q/a", b"y")
     assert [path.name for path in (tmp_path / "r/q").iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("error", ["EINVAL", "ENOSYS"])
+def test_a_mount_that_cannot_sync_folders_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: str
+) -> None:
+    import errno
+
+    real = os.fsync
+
+    def of_files_alone(fd: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{fd}"):
+            raise OSError(getattr(errno, error), "not for folders")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", of_files_alone)
+    monkeypatch.setattr(localfile, "_not_durable", set())
+    root = Root(tmp_path / "r")
+    for name in ("q/a", "q/b"):
+        assert root.create_bytes(name, b"x")
+        assert not root.create_bytes(name, b"y")
+        root.put_bytes(name, b"z")
+        assert root.read_bytes(name) == b"z"
+    (record,) = caplog.records
+    assert f"{tmp_path} is on a mount that cannot sync a folder (not for folders)" in record.message
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(5, "broken")))
+    with pytest.raises(CatalogError, match="broken"):
+        root.put_bytes("q/a", b"x")
 
 
 def test_a_failed_write_leaves_nothing_under_the_name(tmp_path: Path) -> None:

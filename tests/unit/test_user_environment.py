@@ -229,3 +229,10 @@ def test_prepare_names_the_folder_that_it_cannot_write(tmp_path: Path) -> None:
     done = read_only(tmp_path, "dedup", "prepare", env=env)
     assert done.returncode == 1
     assert done.stderr.endswith(f"error: Read-only file system ({tmp_path}/cache)\n")
+
+
+def test_windows_is_refused_at_import_with_a_way_out() -> None:
+    done = python("-c", "import sys; sys.platform = 'win32'; import dedup")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: rolling-dedup does not run on Windows")
+    assert last.endswith("in WSL: the Windows Subsystem for Linux.")
