@@ -66,7 +66,7 @@ class Location:
     def _open(self) -> tuple[pafs.FileSystem, str]:
         if callable(self._where):
             try:
-                return self._where()
+                return _usable(*self._where())
             except (OSError, pa.ArrowException) as exc:
                 raise CatalogError(
                     f"The catalog function failed: {error_text(exc)}. It must return "
@@ -76,10 +76,9 @@ class Location:
         if scheme_of(self._where) is None:
             return pafs.LocalFileSystem(), self._where
         try:
-            fs, base = pafs.FileSystem.from_uri(self._where)
+            return _usable(*pafs.FileSystem.from_uri(self._where))
         except (OSError, pa.ArrowException, ValueError, ImportError) as exc:
             raise self._unopened(exc) from None
-        return fs, str(base)
 
     def _unopened(self, exc: Exception) -> DedupError:
         assert isinstance(self._where, str)
@@ -104,6 +103,16 @@ class Location:
             "(credentials with '/' or '+' percent-encoded), or a function that returns "
             "(fs, folder)"
         )
+
+
+def _usable(fs: pafs.FileSystem, base: str) -> tuple[pafs.FileSystem, str]:
+    """Return both, or raise the error of credentials that the client of Azure cannot use.
+
+    If its first request reads or writes, such credentials end the whole process (std::terminate).
+    """
+    if fs.type_name == "abfs":
+        fs.get_file_info(base)
+    return fs, base
 
 
 def is_local(fs: pafs.FileSystem) -> bool:

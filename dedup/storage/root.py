@@ -151,6 +151,9 @@ class Root(Location):
         )
 
     def folders(self) -> tuple[str, ...]:
+        if self.open()[0].type_name == "gcs":  # pyarrow does not list folders there
+            names = (file.name.partition("/") for file in self.list())
+            return tuple(sorted({folder for folder, slash, _ in names if slash}))
         infos = self._infos("", recursive=False)
         return tuple(info.base_name for info in infos if info.type == pafs.FileType.Directory)
 
