@@ -1,13 +1,15 @@
 """Build the sdist, and wheels for Linux on x86_64 and aarch64, into dist/, and check them.
 
-`make wheel` runs this. ziglang compiles the C code for both machines, against the C library of
-manylinux_2_17. A wheel is built from the sdist, so the sdist is complete. The build of the
-extension is optional in an installation from source, so a wheel without it would go unnoticed: each
-wheel must have the package's files and an extension for its machine, and nothing else.
+`make wheel` runs this. ziglang compiles the C code for both machines, once against the C library of
+manylinux_2_17 and once against musl. A wheel is built from the sdist, so the sdist is complete. The
+build of the extension is optional in an installation from source, so a wheel without it would go
+unnoticed: each wheel must have the package's files and an extension for its machine, and nothing
+else.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -21,7 +23,8 @@ DIST = REPOSITORY / "dist"
 EXTENSION = "dedup/kernel/_native.abi3.so"
 #: Machines with the numbers that their ELF files have, in two bytes at offset 18.
 MACHINES = {"x86_64": 62, "aarch64": 183}
-LIBC = "2.17"
+#: For each kind of wheel, the C library as zig names it.
+LIBRARIES = {"manylinux_2_17": "gnu.2.17", "musllinux_1_2": "musl"}
 #: Endings of the files that a wheel carries, as in pyproject.toml.
 ENDINGS = (".py", ".pyi", ".typed", ".md", ".json", ".yml", ".html")
 
@@ -36,8 +39,8 @@ def main() -> None:
         (sdist,) = DIST.glob("*.tar.gz")
         shutil.unpack_archive(sdist, scratch)
         source = Path(scratch, sdist.name.removesuffix(".tar.gz"))
-        for machine, number in MACHINES.items():
-            check_members(build_wheel(source, machine), number)
+        for kind, (machine, number) in itertools.product(LIBRARIES, MACHINES.items()):
+            check_members(build_wheel(source, kind, machine), number)
     files = [str(path) for path in sorted(DIST.iterdir())]
     wheels = [name for name in files if name.endswith(".whl")]
     python("twine", "check", "--strict", *files)
@@ -47,10 +50,10 @@ def main() -> None:
     print(*files, sep="\n")
 
 
-def build_wheel(source: Path, machine: str) -> Path:
+def build_wheel(source: Path, kind: str, machine: str) -> Path:
     shutil.rmtree(source / "build", ignore_errors=True)
-    compiler = f"{sys.executable} -m ziglang cc -target {machine}-linux-gnu.{LIBC}"
-    platform = f"manylinux_{LIBC.replace('.', '_')}_{machine}"
+    compiler = f"{sys.executable} -m ziglang cc -target {machine}-linux-{LIBRARIES[kind]}"
+    platform = f"{kind}_{machine}"
     settings = {
         "CC": compiler, "LDSHARED": f"{compiler} -shared", "CFLAGS": "-O2 -s", "LDFLAGS": "",
         "_PYTHON_HOST_PLATFORM": f"linux-{machine}",

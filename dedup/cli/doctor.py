@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,25 +18,28 @@ from dedup.cli.failures import OK, UNSAFE
 from dedup.cli.findings import WIDTH, findings_lines, summary_line
 from dedup.cli.flags import DoctorFlags, pairs
 from dedup.cli.printing import cell
-from dedup.cli.session import spark_session
+from dedup.cli.session import children_print_to, spark_session
 from dedup.cli.terminal import lines_width
-from dedup.errors import ConfigError
+from dedup.errors import ConfigError, DedupError
+from dedup.errors.cause import cause_of
 from dedup.spark.machine import local_cores
 from dedup.storage.root import Root
 from dedup.tools.check.findings import Level
-from dedup.tools.check.platform_rules import Machine, Platform, judge
+from dedup.tools.check.platform_rules import Machine, Platform, check_servers, judge
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_MASTER = re.compile(r"(local\b|yarn$|spark://|k8s://|sc://)")
+#: Default port of Spark Connect, and the time within which its server takes a connection.
+_CONNECT_PORT = 15002
+_TIMEOUT_S = 5.0
 _LIBRARIES = ("pyspark", "pandas", "pyarrow")
 
 
 def doctor(flags: DoctorFlags) -> Done:
     servers = flags.server or []
-    for server in servers:
-        if not server.rpartition(":")[2].isdecimal():
-            raise ConfigError(f"--server {server} has no port: give it as HOST:PORT.")
+    check_servers(servers, "--server")
     root = None if flags.catalog is None else Root(flags.catalog)
     with _session(flags) as session:
         from dedup.tools.check.platform import examine
@@ -57,28 +62,44 @@ def _session(flags: DoctorFlags) -> Iterator[SparkSession]:
     """Yield a session on this machine as other commands have it, or one as a user's program."""
     settings = pairs(flags.conf, "--conf")
     master = flags.master or "local[2]"
-    if local_cores(master) is not None:
-        with (
-            tempfile.TemporaryDirectory(prefix="dedup-log-") as scratch,
-            spark_session(
-                master=master,
-                driver_memory="1g",
-                shards=2,
-                log=Path(scratch) / "spark.log",
-                settings=settings,
-            ) as session,
-        ):
+    if _MASTER.match(master) is None:
+        raise ConfigError("--master is not a master of Spark, such as spark://host:7077 or yarn.")
+    with tempfile.TemporaryDirectory(prefix="dedup-log-") as scratch:
+        log = Path(scratch) / "spark.log"
+        if local_cores(master) is not None:
+            with spark_session(
+                master=master, driver_memory="1g", shards=2, log=log, settings=settings
+            ) as session:
+                yield session
+            return
+        try:
+            with children_print_to(log):
+                session = (
+                    _remote(master) if master.startswith("sc://") else _on_cluster(master, settings)
+                )
+        except Exception as error:
+            place = re.split(r"[/;?]", master.partition("://")[2] or master)[0]
+            raise DedupError(f"Spark does not answer at {place}: {cause_of(str(error))}") from None
+        try:
             yield session
-        return
+        finally:
+            session.stop()
+
+
+def _on_cluster(master: str, settings: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("dedup doctor").config(map={**settings})
-    is_remote = master.startswith("sc://")
-    session = (builder.remote(master) if is_remote else builder.master(master)).getOrCreate()
-    try:
-        yield session
-    finally:
-        session.stop()
+    return builder.master(master).getOrCreate()
+
+
+def _remote(url: str) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    # The client itself would try for minutes.
+    host, _, port = re.split(r"[/;]", url.partition("://")[2])[0].partition(":")
+    socket.create_connection((host, int(port or _CONNECT_PORT)), _TIMEOUT_S).close()
+    return SparkSession.builder.remote(url).getOrCreate()
 
 
 def _table(platform: Platform) -> Table:

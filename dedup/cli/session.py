@@ -101,7 +101,7 @@ def spark_session(
         }
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
-            with _children_print_to(log):
+            with children_print_to(log):
                 builder = SparkSession.builder.master(master).appName("dedup")
                 session = builder.config(map=all_settings).getOrCreate()
         except Exception as error:
@@ -260,7 +260,7 @@ def _locale_is_utf8() -> bool:
 
 
 @contextmanager
-def _children_print_to(log: Path) -> Iterator[None]:
+def children_print_to(log: Path) -> Iterator[None]:
     """Redirect stdout and stderr of processes that start in the block to the file."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -166,8 +166,8 @@ def running_query(
     """Yield the ID of the running query, and the ID of its start or an empty text.
 
     In Spark Connect the checkpoint names the query, and jobs that begin within this context carry
-    a tag that names query and micro-batch. Raises ConfigError if the checkpoint's query is not
-    running this micro-batch now. The error shows `name`, the calling function.
+    a tag that names query and micro-batch. Raises ConfigError if this micro-batch is not the one
+    that the checkpoint has planned and not committed. The error shows `name`, the calling function.
     """
     if not is_connect(rows):
         yield query_of(rows) or query_of_checkpoint(checkpoint, batch_id, name), start_of(rows)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,8 @@ class JobTag:
         try:
             yield
         finally:
-            session.removeTag(tag)
+            with suppress(KeyError):  # a function may have cleared all tags
+                session.removeTag(tag)
 
 
 def job_tags(tags: str | None) -> set[JobTag]:

@@ -61,7 +61,7 @@ def test_a_job_without_one_tag_is_refused(
 
 def test_a_function_keeps_the_tag_of_the_function_that_calls_it() -> None:
     tags: set[str] = {"mine"}
-    session = SimpleNamespace(getTags=lambda: tags, addTag=tags.add, removeTag=tags.discard)
+    session = SimpleNamespace(getTags=lambda: tags, addTag=tags.add, removeTag=tags.remove)
     rows: Any = SimpleNamespace(sparkSession=session)
     with TAG.set(rows):
         with TAG.set(rows):
@@ -71,3 +71,5 @@ def test_a_function_keeps_the_tag_of_the_function_that_calls_it() -> None:
         assert tags == {"mine", str(JobTag(QUERY, 8))}
         raise OSError
     assert tags == {"mine"}
+    with TAG.set(rows):
+        tags.clear()  # as a function of the user may do

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from dedup.cli.doctor import doctor
+from dedup.cli.flags import DoctorFlags
 from dedup.core.version import VERSION
-from dedup.errors import ConfigError
+from dedup.errors import ConfigError, DedupError
 from dedup.storage.root import Root
 from dedup.tools.check.findings import Finding, Level
 from dedup.tools.check.machine_probe import folder_facts, machine_facts, release_of
-from dedup.tools.check.platform_rules import Platform, judge
+from dedup.tools.check.platform_rules import Platform, check_servers, judge
 from dedup.tools.check.root_probe import MARK, RootProbe
 
 STOPS, COSTS, UNKNOWN, FINE = Level.STOPS, Level.COSTS, Level.UNKNOWN, Level.FINE
@@ -60,7 +62,6 @@ def of(rule: str, judged: Platform) -> list[Finding]:
 ONE = machine("one")
 #: A rule, the executor's change, the level, and what the finding says.
 OF_AN_EXECUTOR = [
-    ("python", {"python": "3.10.2"}, STOPS, r"On one: Python 3\.10\.2 \(/opt/python\)\. This"),
     ("libraries", {"libraries__pandas__problem": "ModuleNotFoundError: x"}, STOPS,
      r"On one: pandas cannot be imported \(ModuleNotFoundError: x\)"),
     ("libraries", {"libraries__pyspark__release": "4.1.2"}, STOPS,
@@ -110,9 +111,9 @@ def test_a_platform_without_faults_has_only_fine_findings() -> None:
 
 
 def test_machines_with_the_same_fault_share_a_finding() -> None:
-    hosts = [machine(name, python="3.12.1") for name in "abcde"]
-    (finding,) = of("python", platform(*hosts))
-    assert finding.evidence.startswith("On a, b, c and 2 more: Python 3.12.1")
+    hosts = [machine(name, kernel="numpy") for name in "abcde"]
+    (finding,) = of("kernel", platform(*hosts))
+    assert finding.evidence.startswith("On a, b, c and 2 more: numpy computes")
 
 
 def test_executors_that_ran_no_task_are_reported() -> None:
@@ -184,9 +185,38 @@ def test_a_root_that_writes_nothing_is_reported(
     assert facts["problem"] == "the step 'list' has another result than on a file system"
 
 
-def test_a_server_without_a_port_is_refused() -> None:
-    from dedup.cli.doctor import doctor
-    from dedup.cli.flags import DoctorFlags
+def test_a_function_of_the_user_that_fails_is_reported_with_the_root() -> None:
+    def catalog() -> Any:
+        raise ValueError("no rights here")
 
-    with pytest.raises(ConfigError, match="give it as HOST:PORT"):
-        doctor(DoctorFlags(server=["kafka"]))
+    facts = RootProbe(Root(catalog), "probe-1", b"").facts()
+    assert facts["problem"] == "ValueError: no rights here"
+    judged = of("catalog", platform(machine("one", root=facts)))
+    assert [(one.level, one.evidence) for one in judged] == [
+        (STOPS, "On one: s3://bucket/dedup cannot be used. ValueError: no rights here")
+    ]
+
+
+@pytest.mark.parametrize(
+    "servers", ["kafka:1", ["kafka"], ["pg://u:secret@db:1"], ["u@db:1"], ["::1:9"], ["a:x"], [""]]
+)
+def test_a_server_that_is_not_a_host_and_a_port_is_refused(servers: Any) -> None:
+    with pytest.raises(ConfigError, match="servers: give each server as HOST:PORT") as refused:
+        check_servers(servers, "servers")
+    assert "secret" not in str(refused.value)
+    check_servers(["kafka-1:9092", "[::1]:5432", "10.0.0.1:1"], "servers")
+
+
+@pytest.mark.parametrize(
+    ("master", "kind", "message"),
+    [
+        ("nonsense", ConfigError, "--master is not a master of Spark"),
+        ("sc://localhost:1/;token=secret", DedupError, "Spark does not answer at localhost:1: "),
+    ],
+)
+def test_a_master_that_cannot_answer_is_an_error(
+    master: str, kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message) as failed:
+        doctor(DoctorFlags(master=master))
+    assert "secret" not in str(failed.value)

@@ -58,7 +58,7 @@ def folder_facts(folder: str) -> dict[str, Any]:
     one, other = os.path.join(place, "one"), os.path.join(place, "other")
 
     def write() -> None:
-        os.makedirs(place)
+        os.mkdir(place)
         with open(one, "xb") as file:
             file.write(b"probe")
             file.flush()

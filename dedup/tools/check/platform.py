@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from types import ModuleType
 from typing import Any
 
 from pyspark import cloudpickle
@@ -14,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup.errors import DedupError
+from dedup.errors.cause import cause_of
 from dedup.spark.driver.checks import is_mount, local_cores
 from dedup.spark.driver.shipping import shipped
 from dedup.storage.location import FileSystemFactory
@@ -21,12 +26,13 @@ from dedup.storage.root import Root
 from dedup.storage.timeouts import reach
 from dedup.tools.check import machine_probe
 from dedup.tools.check.findings import Finding
-from dedup.tools.check.platform_rules import Platform, judge
-from dedup.tools.check.root_probe import MARK, RootProbe
+from dedup.tools.check.platform_rules import Platform, check_servers, judge
+from dedup.tools.check.root_probe import MARK, RootProbe, text_of
 
 #: A task on a cluster lasts this long at least, so that no executor does the work of another.
 _PAUSE_S = 1.5
-_ERROR_CHARS = 500
+_NO_PROGRAM = re.compile(r"Cannot run program [^\n]*")
+_one_at_a_time = Lock()
 #: Tasks if Spark does not say how many run at once, as over Spark Connect.
 _TASKS = 16
 
@@ -40,7 +46,8 @@ def check_platform(
     """Return what keeps queries from running on this platform, and what makes them slow.
 
     Two small Spark jobs look at the driver and every executor. They also work where this package
-    is missing. `check_query` judges a query.
+    is missing. They leave nothing behind, except an empty file in Spark's local folder if Python
+    processes have different disks. `check_query` judges a query.
 
     Parameters
     ----------
@@ -62,8 +69,14 @@ def check_platform(
     Raises
     ------
     ConfigError
-        If the path or URI of `catalog` is invalid.
+        If the path or URI of `catalog` is invalid, or a server is not a host and a port.
+
+    Notes
+    -----
+    Over Spark Connect the machine of this program takes the place of the driver. The Python of the
+    server is not looked at.
     """
+    check_servers(servers, "servers")
     return judge(examine(spark, None if catalog is None else Root(catalog), servers))
 
 
@@ -73,33 +86,42 @@ def examine(spark: SparkSession, root: Root | None, servers: Sequence[str]) -> P
     driver = machine_probe.machine_facts(servers)
     executors: dict[str, dict[str, Any]] = {}
     seen = problem = None
-    cloudpickle.register_pickle_by_value(machine_probe)  # type: ignore[no-untyped-call]
     try:
-        with _probed(root, driver) as on_executor:
+        with _by_value(machine_probe), _probed(root, driver) as on_executor:
             probe = machine_probe.executor_facts(servers, 0 if is_local else _PAUSE_S, on_executor)
             tasks = 1 if is_local else _slots(spark)
             of_tasks = spark.range(0, tasks, 1, tasks)
             answers = of_tasks.select(F.udf(probe, "string", useArrow=False)("id")).collect()
             executors = {one["process"]: one for one in (json.loads(row[0]) for row in answers)}
-        if not any(_lacks_arrow(one) for one in executors.values()):
-            written = of_tasks.mapInArrow(machine_probe.write_for_another, "path string")
-            read = written.mapInArrow(machine_probe.read_of_another, "host string, seen boolean")
-            seen = {row.host: row.seen for row in read.collect()}
+            if not any(_lacks_arrow(one) for one in executors.values()):
+                paths = of_tasks.mapInArrow(machine_probe.write_for_another, "path string")
+                read = paths.mapInArrow(machine_probe.read_of_another, "host string, seen boolean")
+                seen = {row.host: row.seen for row in read.collect()}
     except DedupError:
         raise
     except Exception as error:  # of Spark, such as a Python that executors cannot start
-        problem = str(error).partition("\n")[0][:_ERROR_CHARS]
-    finally:
-        cloudpickle.unregister_pickle_by_value(machine_probe)  # type: ignore[no-untyped-call]
+        no_program = _NO_PROGRAM.search(str(error))
+        problem = no_program[0] if no_program else cause_of(str(error))
     return Platform(
         driver=driver,
         executors=list(executors.values()),
         problem=problem,
         expected_executors=None if is_local else _executors(spark),
         root=None if root is None else root.url(),
-        is_mount=root is not None and is_mount(spark, root),
+        is_mount=root is not None and not driver["root"]["problem"] and is_mount(spark, root),
         sees_files=seen,
     )
+
+
+@contextmanager
+def _by_value(module: ModuleType) -> Iterator[None]:
+    """Let Spark send the functions of a module by value. Only one thread at a time can."""
+    with _one_at_a_time:
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -109,12 +131,19 @@ def _probed(root: Root | None, driver: dict[str, Any]) -> Iterator[Callable[[], 
         yield None
         return
     probe = RootProbe(root, f"probe-{uuid.uuid4()}", os.urandom(16))
-    place = root.local_path(MARK)
-    missing = [] if place is None else [each for each in place.parents if not each.exists()]
+
+    def begin() -> list[Path]:
+        """Write the mark, and return the folders that did not exist before."""
+        place = root.local_path(MARK)
+        parents = () if place is None else place.parents
+        missing = [each for each in parents if not os.path.exists(each)]
+        root.put_bytes(f"{probe.folder}/{MARK}", probe.content)
+        return missing
+
     try:
-        reach(root, lambda: root.put_bytes(f"{probe.folder}/{MARK}", probe.content))
-    except DedupError as error:
-        driver["root"] = {"problem": error.text}
+        missing = reach(root, begin)
+    except Exception as error:  # of the storage, or of the user's function
+        driver["root"] = {"problem": text_of(error)}
         yield None
         return
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from dedup.core.version import VERSION
+from dedup.errors import ConfigError
 from dedup.spark.versions import problem
 from dedup.tools.check.findings import (
     Assessment,
@@ -26,6 +28,7 @@ Machine: TypeAlias = Mapping[str, Any]
 #: Below this a query's cache hardly fits.
 _FREE_BYTES = 2 << 30
 _SLOW_MS = 1000
+_SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/@]+):\d{1,5}")
 _IN_MEMORY = {"tmpfs", "ramfs"}
 
 
@@ -50,6 +53,15 @@ class Platform:
         return [self.driver, *self.executors]
 
 
+def check_servers(servers: Sequence[str], option: str) -> None:
+    """Raise ConfigError, which does not repeat what may be a secret, for another text."""
+    if isinstance(servers, str) or not all(map(_SERVER.fullmatch, servers)):
+        raise ConfigError(
+            f"{option}: give each server as HOST:PORT, such as kafka-1:9092, without a scheme, a "
+            "user or a password."
+        )
+
+
 def judge(platform: Platform) -> list[Finding]:
     """Return the findings of all rules, the worst first."""
     return findings((name, rule(platform)) for name, rule in _RULES.items())
@@ -63,7 +75,7 @@ def _executors(platform: Platform) -> Assessments:
     if platform.problem is not None:
         return _stops(
             f"A job of the check failed: {platform.problem}",
-            "Let a job with a Python function run, and check again",
+            "Let PYSPARK_PYTHON name a Python of this program's version on every machine",
         )
     reached, expected = len(platform.executors), platform.expected_executors
     if expected is not None and reached < expected:
@@ -77,19 +89,9 @@ def _executors(platform: Platform) -> Assessments:
 
 
 def _python(platform: Platform) -> Assessments:
-    ours = _series(platform.driver["python"])
-    others = [one for one in platform.executors if _series(one["python"]) != ours]
-    if others:
-        return [
-            _stops(
-                f"On {_hosts(which)}: Python {python} ({which[0]['executable']}). This program "
-                f"runs {platform.driver['python']}, and Spark cannot send functions from one to "
-                "the other.",
-                f"Let PYSPARK_PYTHON name a Python {ours} on every machine",
-            )
-            for python, which in _by(others, lambda one: one["python"])
-        ]
-    return fine(f"Every machine runs Python {ours}.")
+    # Spark itself refuses another series, so that the jobs of the check fail.
+    series = platform.driver["python"].rpartition(".")[0]
+    return fine(f"Every machine runs Python {series}.") if platform.executors else None
 
 
 def _libraries(platform: Platform) -> Iterator[Assessment]:
@@ -242,7 +244,7 @@ def _catalog(platform: Platform) -> Iterator[Assessment]:
             "A root in the same region as the cluster",
             Takes.BEGINNING,
         )
-    elif slowest:
+    elif slowest and not any(one["root"].get("problem") for one in tried):
         mount = " Queries need shared_local=True." if platform.is_mount else ""
         yield fine(f"{platform.root} works, at most: {shown}.{mount}")
     untried = [
@@ -292,7 +294,3 @@ def _hosts(machines: Iterable[Machine]) -> str:
 
 def _release(machine: Machine, library: str) -> str:
     return str(machine["libraries"][library]["release"])
-
-
-def _series(release: str) -> str:
-    return release.rpartition(".")[0]

@@ -17,6 +17,12 @@ from dedup.storage.root import Root
 MARK = "driver"
 
 
+def text_of(error: Exception) -> str:
+    if isinstance(error, DedupError):
+        return error.text
+    return f"{type(error).__name__}: {error}"
+
+
 @dataclass(frozen=True, slots=True)
 class RootProbe:
     """Uses a catalog root as a query does, in a folder that the driver deletes afterwards."""
@@ -33,8 +39,8 @@ class RootProbe:
         found: dict[str, Any] = {"ms": {}, "problem": None, "sees_driver": None}
         try:
             self._take_steps(found)
-        except DedupError as error:
-            found["problem"] = error.text
+        except Exception as error:  # of the storage, or of the user's function
+            found["problem"] = text_of(error)
         return found
 
     def _take_steps(self, found: dict[str, Any]) -> None:
