@@ -201,11 +201,16 @@ def batch(settings: dict[str, str], options: dict[str, Any]) -> Answer:
 
 
 def examine(
-    settings: dict[str, str], path: str | None = None, s3: dict[str, Any] | None = None
+    settings: dict[str, str],
+    path: str | None = None,
+    s3: dict[str, Any] | None = None,
+    py_files: str | None = None,
 ) -> tuple[list[Finding], int]:
     """Check the platform, with a catalog at a path or on S3; the findings, and executors."""
     catalog = path if s3 is None else s3_factory(**s3)
     spark = _session(settings)
+    if py_files is not None:
+        spark.sparkContext.addPyFile(py_files)
     return check_platform(spark, catalog=catalog), len(_tasks_done(spark))
 
 

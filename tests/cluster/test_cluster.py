@@ -324,6 +324,33 @@ def test_a_platform_is_checked_where_the_package_is_missing(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["spark.archives", "--py-files"])
+def test_a_package_that_spark_ships_runs_on_executors(
+    driver: DriverProcess, bare: BarePython, tmp_path: Path, way: str
+) -> None:
+    """A zip cannot hold the C kernel, so there numpy computes."""
+    package, settings_of, py_files = Path(dedup.__file__).parent, settings(bare), None
+    if way == "spark.archives":
+        archive = shutil.make_archive(str(tmp_path / "packages"), "gztar", package.parent, "dedup")
+        settings_of |= {
+            "spark.archives": f"{archive}#environment",
+            "spark.executorEnv.PYTHONPATH": "environment",
+        }
+    else:
+        py_files = shutil.make_archive(str(tmp_path / "dedup"), "zip", package.parent, "dedup")
+    root = tmp_path / "catalog"
+    findings, _ = driver.ask(examine, settings=settings_of, path=str(root), py_files=py_files)
+    levels = {finding.rule: finding.level for finding in findings}
+    kernel = Level.FINE if way == "spark.archives" else Level.COSTS
+    assert levels == dict.fromkeys(levels, Level.FINE) | {"kernel": kernel}
+    give(tmp_path, given := tables(3))
+    run = stream(driver, tmp_path, {"path": str(root)}, shared=True, settings=settings_of).ran()
+    Oracle(HORIZON_S, LATENESS_S).check(given, run)
+    lacking = 0 if way == "spark.archives" else run.metrics[0].shards
+    assert [m.shards_without_kernel for m in run.metrics] == [lacking] * 3
+
+
+@pytest.mark.slow
 def test_credentials_that_executors_lack_are_reported(
     store: ObjectStore, driver: DriverProcess
 ) -> None:
