@@ -20,7 +20,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 import dedup
 from dedup.errors import cause
-from dedup import DedupListener
+from dedup import DedupListener, dedup_by_id
 from dedup.sinks import kafka_sink
 from tests.support.waiting import wait_until
 
@@ -42,13 +42,14 @@ def run(writer, checkpoint):
 once = rows.writeStream.format("dedup_kafka").option("kafka.bootstrap.servers", servers)
 run(once.option("topic", "connect-format"), f"{folder}/format")
 sink = kafka_sink(servers, topic="connect-function", checkpoint=f"{folder}/function")
-run(rows.writeStream.foreachBatch(sink), f"{folder}/function")
+unique = rows.transform(dedup_by_id("key", horizon="1 day", catalog=f"{folder}/catalog"))
+run(unique.writeStream.foreachBatch(sink), f"{folder}/function")
 for kind in ("format", "function"):
     for name in ("2", ".2.crc"):
         Path(folder, kind, "commits", name).unlink()
 run(once.option("topic", "connect-format"), f"{folder}/format")
 again = kafka_sink(servers, topic="connect-function", checkpoint=f"{folder}/function")
-run(rows.writeStream.foreachBatch(again), f"{folder}/function")
+run(unique.writeStream.foreachBatch(again), f"{folder}/function")
 
 wait_until(lambda: len(heard) == 8)
 spark.streams.removeListener(listener)
