@@ -3,8 +3,7 @@
 `make wheel` runs this. ziglang compiles the C code for both machines, once against the C library of
 manylinux_2_17 and once against musl. A wheel is built from the sdist, so the sdist is complete. The
 build of the extension is optional in an installation from source, so a wheel without it would go
-unnoticed: each wheel must have the package's files and an extension for its machine, and nothing
-else.
+unnoticed: each wheel must have exactly the package's files and an extension for its machine.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,9 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MASTER = re.compile(r"(local\b|yarn$|spark://|k8s://|sc://)")
-#: Default port of Spark Connect, and the time within which its server takes a connection.
+#: Default port of Spark Connect.
 _CONNECT_PORT = 15002
-_TIMEOUT_S = 5.0
 _LIBRARIES = ("pyspark", "pandas", "pyarrow")
 
 
@@ -72,13 +70,11 @@ def _session(flags: DoctorFlags) -> Iterator[SparkSession]:
             ) as session:
                 yield session
             return
+        place = re.split(r"[/;?]", master.partition("://")[2] or master)[0]
         try:
             with children_print_to(log):
-                session = (
-                    _remote(master) if master.startswith("sc://") else _on_cluster(master, settings)
-                )
+                session = _other_session(master, place, settings)
         except Exception as error:
-            place = re.split(r"[/;?]", master.partition("://")[2] or master)[0]
             raise DedupError(f"Spark does not answer at {place}: {cause_of(str(error))}") from None
         try:
             yield session
@@ -86,20 +82,18 @@ def _session(flags: DoctorFlags) -> Iterator[SparkSession]:
             session.stop()
 
 
-def _on_cluster(master: str, settings: Mapping[str, str]) -> SparkSession:
+def _other_session(master: str, place: str, settings: Mapping[str, str]) -> SparkSession:
+    """Return a session of a cluster or of Spark Connect. `place` is the host and port."""
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName("dedup doctor").config(map={**settings})
-    return builder.master(master).getOrCreate()
+    from dedup.tools.check.machine_probe import connect
 
-
-def _remote(url: str) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    # The client itself would try for minutes.
-    host, _, port = re.split(r"[/;]", url.partition("://")[2])[0].partition(":")
-    socket.create_connection((host, int(port or _CONNECT_PORT)), _TIMEOUT_S).close()
-    return SparkSession.builder.remote(url).getOrCreate()
+    builder = SparkSession.builder
+    if master.startswith("sc://"):
+        # The client itself would try for minutes.
+        connect(place if ":" in place else f"{place}:{_CONNECT_PORT}")
+        return builder.remote(master).getOrCreate()
+    return builder.master(master).appName("dedup doctor").config(map={**settings}).getOrCreate()
 
 
 def _table(platform: Platform) -> Table:

@@ -105,13 +105,6 @@ def split(
         )
 
     def route(rows: DataFrame, batch_id: int) -> None:
-        if checkpoint is None:
-            route_rows(rows, batch_id)
-        else:
-            with running_query(rows, batch_id, located(checkpoint), "split"):
-                route_rows(rows, batch_id)
-
-    def route_rows(rows: DataFrame, batch_id: int) -> None:
         from dedup.spark.driver.columns import named_column
 
         kept = rows.persist()
@@ -130,7 +123,12 @@ def split(
         finally:
             kept.unpersist()
 
-    writer = df.writeStream.foreachBatch(route)
+    def route_tagged(rows: DataFrame, batch_id: int) -> None:
+        assert checkpoint is not None, "checked above"
+        with running_query(rows, batch_id, located(checkpoint), "split"):
+            route(rows, batch_id)
+
+    writer = df.writeStream.foreachBatch(route_tagged if is_connect(df) else route)
     return writer if checkpoint is None else writer.option("checkpointLocation", checkpoint)
 
 

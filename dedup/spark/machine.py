@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -48,6 +49,12 @@ def local_cores(master: str) -> int | None:
 
 def machine_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def local_folders() -> list[str]:
+    """Return Spark's folders for local data, as a Python worker knows them."""
+    folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if folder]
+    return folders or [tempfile.gettempdir()]
 
 
 def home_path(path: str | Path) -> Path:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from dedup import dedup_by_id
@@ -125,7 +126,7 @@ def _session(settings: dict[str, str]) -> SparkSession:
     given = dict(settings)
     # Only the environment names the executors' Python once the driver runs.
     os.environ["PYSPARK_PYTHON"] = given.pop("PYSPARK_PYTHON", sys.executable)
-    all_settings = {
+    of_all_jobs = {
         **QUICK_SESSION,
         "spark.cores.max": "2",
         "spark.executor.cores": "1",
@@ -140,10 +141,11 @@ def _session(settings: dict[str, str]) -> SparkSession:
         # Work begins when both executors are there, and is not kept from one of them.
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
-        **given,
     }
+    # A JVM hands on to all of its sessions what it is started with.
+    SparkContext._ensure_initialized(conf=SparkConf(False).setAll([*of_all_jobs.items()]))
     builder = SparkSession.builder.master(_master).appName("dedup cluster tests")
-    _spark, _settings = builder.config(map={**all_settings}).getOrCreate(), settings
+    _spark, _settings = builder.config(map={**of_all_jobs, **given}).getOrCreate(), settings
     return _spark
 
 

@@ -342,7 +342,7 @@ def test_a_package_that_spark_ships_runs_on_executors(
     findings, _ = driver.ask(examine, settings=settings_of, path=str(root), py_files=py_files)
     levels = {finding.rule: finding.level for finding in findings}
     kernel = Level.FINE if way == "spark.archives" else Level.COSTS
-    assert levels == dict.fromkeys(levels, Level.FINE) | {"kernel": kernel}
+    assert levels == dict.fromkeys(levels, Level.FINE) | {"kernel": kernel}, findings
     give(tmp_path, given := tables(3))
     run = stream(driver, tmp_path, {"path": str(root)}, shared=True, settings=settings_of).ran()
     Oracle(HORIZON_S, LATENESS_S).check(given, run)

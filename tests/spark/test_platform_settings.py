@@ -40,7 +40,7 @@ def test_the_settings_of_a_platform_change_no_verdict(tmp_path: Path, platform: 
 
 
 def judge(place: str, settings: str) -> None:
-    """Run a query in a session of its own, and compare it with the oracle."""
+    """Run a query in its own session, and compare it with the oracle."""
     from pyspark.sql import SparkSession
 
     from tests.support.oracle import Oracle

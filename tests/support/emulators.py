@@ -9,7 +9,6 @@ import os
 import shutil
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,9 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
+from dedup.tools.check.machine_probe import connect
 from tests.support.processes import START_TIMEOUT_S, Daemon
+from tests.support.waiting import wait_until
 
 CONTAINER = "catalogs"
 #: The account that Azurite has, as its documentation says.
@@ -101,11 +102,16 @@ def _running(program: str, how: str, folder: Path, *options: object, port: str) 
         number = free.getsockname()[1]
     daemon = Daemon.start([path, *options, f"{port}={number}"], folder / "log", os.environ)
     try:
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while socket.socket().connect_ex(("127.0.0.1", number)):
-            assert daemon.process.poll() is None, daemon.log.read_text()
-            assert time.monotonic() < deadline_s, f"{program} does not listen"
-            time.sleep(0.05)
-        yield f"127.0.0.1:{number}"
+        address = f"127.0.0.1:{number}"
+        assert wait_until(lambda: _listens(address), START_TIMEOUT_S), daemon.log.read_text()
+        yield address
     finally:
         daemon.kill()
+
+
+def _listens(address: str) -> bool:
+    try:
+        connect(address)
+    except OSError:
+        return False
+    return True

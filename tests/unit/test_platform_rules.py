@@ -24,7 +24,7 @@ SERVER = "kafka-1:9092"
 
 
 def machine(host: str, **changes: Any) -> dict[str, Any]:
-    """A machine that can run everything, except for the changes; a dot leads into a fact."""
+    """A machine that can run everything, except for the changes; ``__`` leads into a fact."""
     releases = {"pyspark": "4.3.0", "pandas": "2.3.3", "pyarrow": "26.0.1", "numpy": "2.4.6"}
     facts: dict[str, Any] = {
         "host": host,

@@ -26,7 +26,6 @@ import mmap
 import os
 import shutil
 import struct
-import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -41,6 +40,7 @@ from dedup.errors import DedupError, faults
 from dedup.kernel.arrays import U8
 from dedup.spark.executor import wire
 from dedup.spark.executor.task import Task
+from dedup.spark.machine import local_folders
 from dedup.spark.plan import Plan
 
 FOLDER = "dedup-bodies"
@@ -198,7 +198,7 @@ def handed_on(plan: Plan, task: Task, shard: int) -> BodyFile | None:
     """
     if plan.bodies != "group":
         return None
-    failed = Path(_roots()[0], FOLDER, task.query_id, f"failed-{task.run_id}")
+    failed = Path(local_folders()[0], FOLDER, task.query_id, f"failed-{task.run_id}")
     if task.retries:
         with suppress(OSError):
             failed.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -212,7 +212,7 @@ def drop_earlier(task: Task) -> None:
 
     Files of later micro-batches stay, because this task may outlive its own micro-batch.
     """
-    for root in _roots():
+    for root in local_folders():
         for other in Path(root, FOLDER, task.query_id).glob("*-*"):
             epoch, _, run_id = other.name.partition("-")
             if epoch.isdecimal() and (run_id != task.run_id or int(epoch) < task.epoch):
@@ -226,13 +226,8 @@ def checksum(data: U8) -> int:
     return int(sums[0]) if len(sums) else 0
 
 
-def _roots() -> list[str]:
-    folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if folder]
-    return folders or [tempfile.gettempdir()]
-
-
 def _folder(task: Task) -> Path:
-    roots = _roots()
+    roots = local_folders()
     root = roots[task.partition % len(roots)]
     return Path(root, FOLDER, task.query_id, f"{task.epoch:012d}-{task.run_id}")
 

@@ -1,7 +1,7 @@
 """Facts about the machine of a Python process: releases, local disks, and servers in reach.
 
 These functions travel to executors by value, because the package may be missing there. So they
-import nothing but the standard library, and return JSON.
+use nothing but the standard library and `local_folders`, which travels with them, and return JSON.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
+from dedup.spark.machine import local_folders
+
 LIBRARIES = ("pyspark", "pandas", "pyarrow", "numpy", "rocksdict")
 _SERVER_TIMEOUT_S = 5.0
 
@@ -35,7 +37,7 @@ def machine_facts(servers: Sequence[str]) -> dict[str, Any]:
         "package": release_of("dedup"),
         "kernel": _attempt(lambda: import_module("dedup.kernel").PATH)[0],
         "folders": [folder_facts(folder) for folder in local_folders()],
-        "servers": {server: _attempt(partial(_connect, server))[1] for server in servers},
+        "servers": {server: _attempt(partial(connect, server))[1] for server in servers},
     }
 
 
@@ -44,12 +46,6 @@ def release_of(name: str) -> dict[str, str | None]:
     module, problem = _attempt(partial(import_module, name))
     release = getattr(module, "__version__", None) or _attempt(partial(version, name))[0]
     return {"release": release and str(release), "problem": problem}
-
-
-def local_folders() -> list[str]:
-    """Return Spark's folders for local data, in which the operator keeps rows and its cache."""
-    folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if folder]
-    return folders or [tempfile.gettempdir()]
 
 
 def folder_facts(folder: str) -> dict[str, Any]:
@@ -133,7 +129,8 @@ def _attempt(act: Callable[[], Any]) -> tuple[Any, str | None]:
         return None, f"{type(error).__name__}: {error}".rstrip(": ")
 
 
-def _connect(server: str) -> None:
+def connect(server: str) -> None:
+    """Open a connection to ``host:port`` and close it, or raise OSError."""
     host, _, port = server.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), _SERVER_TIMEOUT_S).close()
 

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from dedup.errors import DedupError
 from dedup.errors.cause import cause_of
+from dedup.spark import machine
 from dedup.spark.driver.checks import is_mount, local_cores
 from dedup.spark.driver.shipping import shipped
 from dedup.storage.location import FileSystemFactory
@@ -87,7 +88,7 @@ def examine(spark: SparkSession, root: Root | None, servers: Sequence[str]) -> P
     executors: dict[str, dict[str, Any]] = {}
     seen = problem = None
     try:
-        with _by_value(machine_probe), _probed(root, driver) as on_executor:
+        with _by_value(machine_probe, machine), _probed(root, driver) as on_executor:
             probe = machine_probe.executor_facts(servers, 0 if is_local else _PAUSE_S, on_executor)
             tasks = 1 if is_local else _slots(spark)
             of_tasks = spark.range(0, tasks, 1, tasks)
@@ -114,14 +115,16 @@ def examine(spark: SparkSession, root: Root | None, servers: Sequence[str]) -> P
 
 
 @contextmanager
-def _by_value(module: ModuleType) -> Iterator[None]:
-    """Let Spark send the functions of a module by value. Only one thread at a time can."""
+def _by_value(*modules: ModuleType) -> Iterator[None]:
+    """Let Spark send the functions of modules by value. Only one thread at a time can."""
     with _one_at_a_time:
-        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+        for module in modules:
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
         try:
             yield
         finally:
-            cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
+            for module in modules:
+                cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -158,8 +161,8 @@ def _probed(root: Root | None, driver: dict[str, Any]) -> Iterator[Callable[[], 
                 folder.rmdir()
 
 
-def _lacks_arrow(machine: dict[str, Any]) -> bool:
-    return any(machine["libraries"][name]["problem"] for name in ("pandas", "pyarrow"))
+def _lacks_arrow(facts: dict[str, Any]) -> bool:
+    return any(facts["libraries"][name]["problem"] for name in ("pandas", "pyarrow"))
 
 
 def _slots(spark: SparkSession) -> int:

@@ -106,7 +106,11 @@ def _libraries(platform: Platform) -> Iterator[Assessment]:
             f"On {_hosts(one for _, one in which)}: {name} cannot be imported ({issue}).",
             f"Install {name} there for {which[0][1]['executable']}",
         )
-    complete = [one for one in platform.machines if not any(one is other for _, other in missing)]
+    complete = [
+        one
+        for one in platform.machines
+        if not any(found["problem"] for found in one["libraries"].values())
+    ]
     for (spark, arrow), machines in _by(
         complete, lambda one: (_release(one, "pyspark"), _release(one, "pyarrow"))
     ):
@@ -256,14 +260,18 @@ def _catalog(platform: Platform) -> Iterator[Assessment]:
 
 def _servers(platform: Platform) -> Iterator[Assessment]:
     for server in platform.driver["servers"]:
-        unreached = [one for one in platform.machines if one["servers"][server]]
-        for issue, machines in _by(unreached, lambda one: one["servers"][server]):  # noqa: B023
-            yield _stops(
-                f"On {_hosts(machines)}: {server} cannot be reached ({issue}).",
-                f"Let the network of these machines connect to {server}",
-            )
-        if not unreached:
-            yield fine(f"Every machine reaches {server}.")
+        yield from _server(platform, server)
+
+
+def _server(platform: Platform, server: str) -> Iterator[Assessment]:
+    unreached = [one for one in platform.machines if one["servers"][server]]
+    for issue, machines in _by(unreached, lambda one: one["servers"][server]):
+        yield _stops(
+            f"On {_hosts(machines)}: {server} cannot be reached ({issue}).",
+            f"Let the network of these machines connect to {server}",
+        )
+    if not unreached:
+        yield fine(f"Every machine reaches {server}.")
 
 
 _RULES: dict[str, Callable[[Platform], Assessments]] = {
