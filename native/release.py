@@ -25,7 +25,7 @@ MACHINES = {"x86_64": 62, "aarch64": 183}
 #: For each kind of wheel, the C library as zig names it.
 LIBRARIES = {"manylinux_2_17": "gnu.2.17", "musllinux_1_2": "musl"}
 #: Endings of the files that a wheel carries, as in pyproject.toml.
-ENDINGS = (".py", ".pyi", ".typed", ".md", ".json", ".yml", ".html")
+ENDINGS = (".py", ".pyi", ".typed", ".md", ".json", ".yml", ".html", ".ipynb")
 
 
 def main() -> None:

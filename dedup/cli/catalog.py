@@ -20,14 +20,13 @@ from dedup.cli.flags import (
     VacuumFlags,
     VerifyFlags,
 )
-from dedup.cli.printing import cell
 from dedup.cli.run.record import catalog_of
 from dedup.cli.session import reading_session
 from dedup.cli.terminal import wrapped
 from dedup.storage.root import Root
 from dedup.tools.repair.contents import LOSS_ACCEPTED
 from dedup.tools.repair.opening import Snapshot, checkpoint_place, open_root
-from dedup.values.duration import duration_ms, size
+from dedup.values.duration import cell, duration_ms, size
 
 _WIDTH = 80
 _LABEL = 20

@@ -19,13 +19,12 @@ from dedup.cli.commands import Done
 from dedup.cli.failures import FAILED, INTERRUPTED, OK
 from dedup.cli.figures import Figures, table
 from dedup.cli.flags import DemoFlags
-from dedup.cli.printing import cell
 from dedup.cli.run.options import RunOptions
 from dedup.cli.run.progress import Reporter, reporting
 from dedup.cli.run.work import run
 from dedup.cli.stop import StopRequest, stop_on_signals
 from dedup.errors import ConfigError
-from dedup.values.duration import format_ms, iso
+from dedup.values.duration import cell, format_ms, iso
 
 #: State budget per event, in bytes. The budget is so small that most IDs must move to segments.
 _STATE_BYTES_PER_EVENT = 0.65

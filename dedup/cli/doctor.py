@@ -16,7 +16,6 @@ from dedup.cli.commands import Done
 from dedup.cli.failures import OK, UNSAFE
 from dedup.cli.findings import WIDTH, findings_lines, summary_line
 from dedup.cli.flags import DoctorFlags, pairs
-from dedup.cli.printing import cell
 from dedup.cli.session import children_print_to, spark_session
 from dedup.cli.terminal import lines_width
 from dedup.errors import ConfigError, DedupError
@@ -25,6 +24,7 @@ from dedup.spark.machine import local_cores
 from dedup.storage.root import Root
 from dedup.tools.check.findings import Level
 from dedup.tools.check.platform_rules import Machine, Platform, check_servers, judge
+from dedup.values.duration import cell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,10 +9,9 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from dedup.cli.printing import cell
 from dedup.cli.terminal import Terminal
 from dedup.core.metrics import RECORDS, VERDICTS, BatchMetrics
-from dedup.values.duration import counted, iso, size, span
+from dedup.values.duration import cell, counted, iso, size, span
 
 #: Counts that a run sums up over its micro-batches.
 COUNTS = (

@@ -30,13 +30,6 @@ def shown(text: str) -> str:
     return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-def cell(value: object) -> str:
-    """Return a value for people: a dash for None, and whole numbers with separators."""
-    if value is None:
-        return "-"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
 def say(text: object, *, as_error: bool = False) -> None:
     print(shown(str(text)), file=sys.stderr if as_error else sys.stdout)
 

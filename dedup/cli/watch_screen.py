@@ -14,8 +14,8 @@ from rich.text import Text
 from dedup.core.metrics import STAGES, BatchMetrics, filter_fpr
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics, SequenceMetrics
 from dedup.tools.watch.health import WINDOW, Status, share_of
-from dedup.tools.watch.watched import PacedBatch, Watched
-from dedup.values.duration import iso, size, span
+from dedup.tools.watch.watched import Figures, PacedBatch, Watched
+from dedup.values.duration import cell, iso, size, span, took
 
 WIDTH, HEIGHT = 80, 24
 _LABEL, _VALUE = 17, 21
@@ -47,33 +47,14 @@ _ENDS = 30
 _COLUMNS = ("number", "done (UTC)", "took", "every")
 _WIDTHS = (8, 10, 8, 8, 10, 10, 8, 11)
 _TABLE_WIDTH = sum(_WIDTHS) + len(_WIDTHS) - 1
-#: Figures of a micro-batch: the label, the field or property, and the function that formats it.
-_Figures = Sequence[tuple[str, str, Callable[[int | None], str]]]
-
-
-def _count(value: int | None) -> str:
-    return f"{value or 0:,}"
-
-
-_CURVES: _Figures = (
-    ("records", "records_in", _count), ("duplicates", "duplicate", _count),
-    ("live IDs", "live_ids", _count), ("bytes", "stored_bytes", size),
-    ("GC lag", "gc_lag_newest_ms", span),
+_CELLS: Figures = (
+    ("records", "records_in", cell), ("duplicate", "duplicate", cell),
+    ("late", "late", cell), ("GC lag", "gc_lag_newest_ms", span),
 )  # fmt: skip
-_CELLS: _Figures = (
-    ("records", "records_in", _count), ("duplicate", "duplicate", _count),
-    ("late", "late", _count), ("GC lag", "gc_lag_newest_ms", span),
-)  # fmt: skip
-_SEQUENCE_CURVES: _Figures = (
-    *_CURVES[:2], ("missing", "missing", _count), ("producers", "producers", _count),
-    ("bytes", "stored_bytes", size),
-)  # fmt: skip
-_SEQUENCE_CELLS: _Figures = (
-    *_CELLS[:2], ("missing", "missing", _count), ("producers", "producers", _count),
+_SEQUENCE_CELLS: Figures = (
+    *_CELLS[:2], ("missing", "missing", cell), ("producers", "producers", cell),
 )  # fmt: skip
 _STAGE_WIDTH = 9
-#: Durations of at least this length are shown in whole seconds.
-_EXACT_MS = 100_000
 
 
 def worst(watched: Sequence[Watched]) -> Watched:
@@ -339,16 +320,6 @@ def _wrapped(text: Text, width: int) -> list[Text]:
     return list(text.wrap(Console(width=width), width))
 
 
-def took(duration_ms: float | None) -> str:
-    """Return a duration as text: ``0.81 s`` below 100 s, ``00:02:03`` above."""
-    if duration_ms is None:
-        return "-"
-    if duration_ms >= _EXACT_MS:
-        return span(round(duration_ms))
-    seconds = duration_ms / 1000
-    return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
-
-
 def history(one: Watched, width: int, room: int) -> list[Text]:
     """Return curves of all known micro-batches, and a table of the newest micro-batches.
 
@@ -360,7 +331,7 @@ def history(one: Watched, width: int, room: int) -> list[Text]:
         return []
     recent = steps[-max(1, width - _LABEL - _ENDS) :]
     curves = [_curve("duration", [step.took_ms for step in recent], took)]
-    for label, field, written in _SEQUENCE_CURVES if one.of_sequences else _CURVES:
+    for label, field, written in one.figures:
         curves.append(_curve(label, [getattr(step.batch, field) for step in recent], written))
     if room < len(curves) + 2:
         return []

@@ -43,6 +43,13 @@ class Metrics:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def _repr_html_(self) -> str:
+        """Return a table of all fields, for a notebook."""
+        # Import late: executors need no HTML.
+        from dedup.values.html import fields_for_notebook
+
+        return fields_for_notebook(self.to_json())
+
     @classmethod
     def from_json(cls, value: object) -> Self:
         """Return the metrics from the value that `to_json` of any release returned.

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from dedup.core.forecast import BANDS
 from dedup.core.metrics import NAMES, TEXTS, BatchMetrics, MetricNames
-from dedup.core.sequence_metrics import SEQUENCE_NAMES, SequenceMetrics
+from dedup.core.sequence_metrics import SEQUENCE_NAMES, AnyMetrics, SequenceMetrics
 from dedup.spark.executor.wire import PACK_FIGURES
 from dedup.spark.plan import Plan
 
@@ -119,6 +119,14 @@ def sequences_from_progress(
     """Return the metrics of `dedup_by_sequence`, or None. See `from_progress` for parameters."""
     _, shared = _observed(progress, name, "fenced", SEQUENCE_NAMES)
     return SequenceMetrics(**shared) if shared else None
+
+
+def metrics_of(progress: Mapping[str, Any]) -> AnyMetrics | None:
+    """Return the metrics of either operator, under any value of its option `metrics`."""
+    names = progress_fields(progress).get("observedMetrics") or ()
+    readers = (from_progress, sequences_from_progress)
+    found = (read(progress, name) for read in readers for name in names)
+    return next((metrics for metrics in found if metrics is not None), None)
 
 
 def _observed(

@@ -14,3 +14,4 @@ from dedup.tools.restarts import run_with_restarts as run_with_restarts
 from dedup.tools.tuning.options import TuneOptions as TuneOptions
 from dedup.tools.tuning.sample import read_sample as read_sample
 from dedup.tools.tuning.tune import tune as tune
+from dedup.tools.watch.live import live as live

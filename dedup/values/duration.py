@@ -27,6 +27,8 @@ _TERM = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([a-zA-Z]+)\s*")
 _SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([kmgtp]?)i?b?\s*", re.IGNORECASE)
 #: Longer than any pair of timestamps that Spark can hold (years 1 to 9999).
 MAX_DURATION_MS = 10_000 * 366 * 86_400_000
+#: `took` shows durations from here on in whole seconds.
+_EXACT_MS = 100_000
 
 
 def duration_ms(value: str | timedelta, *, option: str) -> int:
@@ -110,6 +112,16 @@ def span(duration_ms: int | None) -> str:
     return ("-" if duration_ms < 0 else "") + (f"{days}d " if days else "") + clock
 
 
+def took(duration_ms: float | None) -> str:
+    """Return a duration as text: ``0.81 s`` below 100 s, ``00:02:03`` above."""
+    if duration_ms is None:
+        return "-"
+    if duration_ms >= _EXACT_MS:
+        return span(round(duration_ms))
+    seconds = duration_ms / 1000
+    return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
+
+
 def iso(time_ms: int | None) -> str | None:
     """Return a UTC time as ISO 8601 text to the second, or as milliseconds outside years 1-9999."""
     if time_ms is None:
@@ -125,6 +137,14 @@ def counted(count: int, noun: str) -> str:
     """Return the count with its noun in the right form, e.g. ``1 record`` or ``2 records``."""
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
     return f"{count:,} {noun}{ending}"
+
+
+def cell(value: object) -> str:
+    """Return a value as text: a dash for None, and whole numbers with separators."""
+    if value is None:
+        return "-"
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return f"{value:,}" if is_number else str(value)
 
 
 def size(count: int | None) -> str:

@@ -6,8 +6,9 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from dedup.errors import ConfigError, DataError, cause
 from dedup.sinks import files_sink, once_per_batch, stable
 from dedup.spark.job_tag import JobTag
 from dedup.testing import faults
+from dedup.tools import live
 from tests.spark.definitions import NESTED, differences, mistaken
 from tests.support.processes import run_python
 from tests.support.spark_query import SCHEMA, Query, finish, seeded
@@ -79,7 +81,15 @@ def through_connect(place: str) -> None:
 
 
 def run(query: Query) -> list[BatchMetrics]:
-    return finish(query.writer().format("parquet").start(str(query.folder / "out")))
+    running = query.writer().format("parquet").start(str(query.folder / "out"))
+    measured = finish(running)
+    with redirect_stdout(StringIO()) as printed:
+        live(running)
+    *lines, end = printed.getvalue().splitlines()
+    starts = [f": batch {m.batch_id}: {m.records_in} in, {m.unique} unique," for m in measured]
+    assert all(start in line for start, line in zip(starts, lines, strict=True))
+    assert end.endswith("STOPPED: the run has ended")
+    return measured
 
 
 def streams(query: Query) -> None:

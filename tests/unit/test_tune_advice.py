@@ -18,7 +18,7 @@ from dedup.cli.tune import table
 from dedup.core.filter_choice import room_bytes
 from dedup.errors import MissingExtraError
 from dedup.tools.check.facts import Facts
-from dedup.tools.check.findings import Finding, Level, Takes
+from dedup.tools.check.findings import Finding, Findings, Level, Takes
 from dedup.tools.check.rules import advise as check_rules
 from dedup.tools.tuning import candidates, report
 from dedup.tools.tuning.advice import advise
@@ -34,6 +34,7 @@ from dedup.tools.tuning.candidates import (
 from dedup.tools.tuning.demand import DAY_MS, Demand, Repeats, Sizing
 from dedup.tools.tuning.report import Tuning, charts
 from dedup.tools.tuning.trial import Trial
+from dedup.values.html import escaped
 from tests.support.tuning import COSTS, candidate, demand
 
 vl_convert = pytest.importorskip("vl_convert", reason="needs the extra 'report'")
@@ -140,7 +141,7 @@ def test_the_bound_of_filters_in_state_needs_no_trial_of_its_own(
     assert {id(c.trial) for c in shared} == {id(run[0])}
     assert len({c.state_bytes for c in shared}) == 3
     # What was looked up counts once.
-    told = Tuning(demand(), found, COSTS, ())
+    told = Tuning(demand(), found, COSTS, Findings())
     assert len(run) == len(found.trials) == told.false_negatives == 10
     assert "1,000 new and 100 known IDs" in told.measured
 
@@ -374,7 +375,7 @@ def result(asked: Demand | None = None, **trial: Any) -> Tuning:
     better = replace(better, trial=replace(better.trial, **trial))
     chosen = choice(better, candidate(replace(BASE, bucket_length="6 hours"), ms=2000), today=today)
     asked = asked or demand(repeats=repeats([1, 2, 25]))
-    return Tuning(asked, chosen, COSTS, tuple(advise(asked, chosen)))
+    return Tuning(asked, chosen, COSTS, advise(asked, chosen))
 
 
 def test_the_verdict_says_what_to_keep_or_change() -> None:
@@ -472,7 +473,7 @@ def test_the_report_needs_no_other_file() -> None:
     for place in json.loads(specs.group(1)):
         assert f'id="{place}"' in outside
     for finding in result().findings:
-        assert report._text(finding.evidence) in outside
+        assert escaped(finding.evidence) in outside
     assert 'tr class="recommended"' in outside
     assert "prefers-color-scheme: dark" in outside
 
@@ -512,6 +513,14 @@ def test_names_from_users_are_escaped_in_the_report() -> None:
     text = result(hostile).page()
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert" in text
+
+
+def test_a_notebook_shows_verdict_choices_and_findings() -> None:
+    text = result()._repr_html_()
+    assert "<p>CHANGE to fpr=0.003 instead of 0.1: " in text
+    assert text.count('<tr class="recommended">') == text.count('<tr class="today">') == 1
+    for finding in result().findings:
+        assert f"<td>{finding.rule}</td><td>{escaped(finding.evidence)}</td>" in text
 
 
 def test_every_chart_is_one_that_vega_lite_draws() -> None:

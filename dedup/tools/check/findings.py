@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from dedup.values.html import for_notebook, table
+
 
 class Level(StrEnum):
     """The severity of a finding, the worst first."""
@@ -49,6 +51,19 @@ class Finding(Assessment):
         return {"rule": self.rule} | asdict(self)
 
 
+class Findings(list[Finding]):
+    """Findings, the worst first. A notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        return for_notebook(self.to_html())
+
+    def to_html(self) -> str:
+        """Return the findings as a table of HTML."""
+        head = ("level", "rule", "evidence", "change", "takes")
+        rows = ((one.level.name, one.rule, one.evidence, one.change, one.takes) for one in self)
+        return table(head, rows, (one.level.name.lower() for one in self))
+
+
 #: Result of a rule: one or several verdicts, or None if the rule does not apply.
 Assessments = Assessment | Iterable[Assessment] | None
 
@@ -69,7 +84,7 @@ def fine(evidence: str) -> Assessment:
     return Assessment(Level.FINE, evidence)
 
 
-def findings(judged: Iterable[tuple[str, Assessments]]) -> list[Finding]:
+def findings_of(judged: Iterable[tuple[str, Assessments]]) -> Findings:
     return in_order(
         Finding(verdict.level, verdict.evidence, verdict.change, verdict.takes, rule=rule)
         for rule, verdicts in judged
@@ -77,5 +92,5 @@ def findings(judged: Iterable[tuple[str, Assessments]]) -> list[Finding]:
     )
 
 
-def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda finding: list(Level).index(finding.level))
+def in_order(findings: Iterable[Finding]) -> Findings:
+    return Findings(sorted(findings, key=lambda finding: list(Level).index(finding.level)))

@@ -18,7 +18,7 @@ from dedup.tools.check.findings import (
     Level,
     Takes,
     costs,
-    findings,
+    findings_of,
     fine,
     unknown,
 )
@@ -64,7 +64,7 @@ def check_servers(servers: Sequence[str], option: str) -> None:
 
 def judge(platform: Platform) -> list[Finding]:
     """Return the findings of all rules, the worst first."""
-    return findings((name, rule(platform)) for name, rule in _RULES.items())
+    return findings_of((name, rule(platform)) for name, rule in _RULES.items())
 
 
 def _stops(evidence: str, change: str) -> Assessment:

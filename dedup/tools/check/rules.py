@@ -14,7 +14,7 @@ from dedup.tools.check.findings import (
     Takes,
     breaks,
     costs,
-    findings,
+    findings_of,
     fine,
     unknown,
 )
@@ -253,4 +253,4 @@ def advise(facts: Facts) -> list[Finding]:
     If facts are missing, the finding names the flags that supply the facts.
     """
     rules = RULES if facts.expire_after_ms is None else SEQUENCE_RULES
-    return findings((name, rule(facts)) for name, rule in rules.items())
+    return findings_of((name, rule(facts)) for name, rule in rules.items())

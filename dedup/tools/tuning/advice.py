@@ -12,12 +12,12 @@ from dedup.tools.check.cost_rules import PER_CORE_MAX, arrow_batches, workers_by
 from dedup.tools.check.facts import SHARE_BYTES, Facts
 from dedup.tools.check.findings import (
     Assessment,
-    Finding,
+    Findings,
     Level,
     Takes,
     breaks,
     costs,
-    findings,
+    findings_of,
     fine,
     unknown,
 )
@@ -36,7 +36,7 @@ _LENGTHS_MS = (
 )  # fmt: skip
 
 
-def advise(demand: Demand, choice: Choice) -> list[Finding]:
+def advise(demand: Demand, choice: Choice) -> Findings:
     judged: list[tuple[str, Assessment | None]] = [
         *((option.replace("_", "-"), _sizing(choice, option)) for option in asdict(Sizing())),
         ("seen-fpr", _seen_fpr(demand, choice)),
@@ -56,7 +56,7 @@ def advise(demand: Demand, choice: Choice) -> list[Finding]:
         ("memory", _memory()),
         ("arrow-batches", arrow_batches(rows)),
     ]
-    return findings(judged)
+    return findings_of(judged)
 
 
 def _sizing(choice: Choice, option: str) -> Assessment:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import json
 import platform
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -16,7 +14,7 @@ import numpy as np
 from dedup.errors.lazy import library
 from dedup.kernel import PATH
 from dedup.spark.machine import machine_cores
-from dedup.tools.check.findings import Finding
+from dedup.tools.check.findings import Findings
 from dedup.tools.tuning.candidates import (
     KINDS,
     LEAST_BYTES,
@@ -29,6 +27,7 @@ from dedup.tools.tuning.candidates import (
 from dedup.tools.tuning.costs import Costs
 from dedup.tools.tuning.demand import Demand
 from dedup.values.duration import format_ms, size
+from dedup.values.html import escaped, for_notebook, table
 
 Spec = dict[str, Any]
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
@@ -66,7 +65,7 @@ class Tuning:
     demand: Demand
     choice: Choice
     costs: Costs
-    findings: tuple[Finding, ...]
+    findings: Findings
 
     @property
     def false_negatives(self) -> int:
@@ -107,15 +106,15 @@ class Tuning:
         demand, choice = self.demand, self.choice
         bundle = check_extra().javascript_bundle()
         fields = {
-            "title": _text(f"dedup tune: {title(demand)}"),
-            "verdict": _text(verdict(demand, choice)),
-            "head": "".join(f"<th>{_text(name)}</th>" for name, _, _ in COLUMNS),
-            "rows": "\n".join(_row(choice.kind(c), cells(c)) for c in choice.candidates),
-            "findings": "\n".join(map(_finding, self.findings)),
+            "title": escaped(f"dedup tune: {title(demand)}"),
+            "verdict": escaped(verdict(demand, choice)),
+            "choices": self._choices(),
+            "findings": self.findings.to_html(),
             "legend": "\n".join(
-                f"<dt>{_text(name)}</dt><dd>{_text(meaning)}</dd>" for name, _, meaning in COLUMNS
+                f"<dt>{escaped(name)}</dt><dd>{escaped(meaning)}</dd>"
+                for name, _, meaning in COLUMNS
             ),
-            "foot": _text(self.measured),
+            "foot": escaped(self.measured),
             # In a script element, only the closing tag needs escaping.
             "charts": json.dumps(charts(choice)).replace("</", "<\\/"),
             "library": bundle.replace("</script", "<\\/script"),
@@ -123,6 +122,16 @@ class Tuning:
         parts = (files(__package__) / "report.html").read_text(encoding="utf-8").split("@@")
         # Every second part is the name of a field. The text of a field is not searched for fields.
         return "".join(fields[p] if i % 2 else p for i, p in enumerate(parts))
+
+    def _repr_html_(self) -> str:
+        """Return verdict, choices and findings, for a notebook."""
+        summary = f"<p>{escaped(verdict(self.demand, self.choice))}</p>"
+        return for_notebook(summary, self._choices(), self.findings.to_html())
+
+    def _choices(self) -> str:
+        candidates = self.choice.candidates
+        head = [name for name, _, _ in COLUMNS]
+        return table(head, map(cells, candidates), map(self.choice.kind, candidates))
 
     @property
     def measured(self) -> str:
@@ -233,24 +242,6 @@ def short_number(number: float) -> str:
 
 def check_extra() -> Any:
     return library("report", "--html", "vl_convert")
-
-
-def _row(kind: str, cells: Sequence[str]) -> str:
-    inner = "".join(f"<td>{_text(cell)}</td>" for cell in cells)
-    return f'<tr class="{kind}">{inner}</tr>'
-
-
-def _finding(finding: Finding) -> str:
-    change = f"<code>{_text(finding.change)}</code>" if finding.change else ""
-    takes = f"<small>{_text(str(finding.takes))}</small>" if finding.takes else ""
-    return (
-        f'<li class="{finding.level.name.lower()}"><b>{_text(finding.rule)}</b> '
-        f"<i>{_text(str(finding.level))}</i><p>{_text(finding.evidence)}</p>{change} {takes}</li>"
-    )
-
-
-def _text(text: str) -> str:
-    return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def charts(choice: Choice) -> dict[str, Spec]:

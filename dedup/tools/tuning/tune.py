@@ -42,4 +42,4 @@ def tune(options: TuneOptions, progress: Progress = lambda done, what: None) -> 
     costs = measure(keys, lambda done: progress(done * _COSTS, "costs of this machine"))
     choice = explore(demand, costs, lambda done, what: progress(_COSTS + done * (1 - _COSTS), what))
     progress(1.0, "done")
-    return Tuning(demand, choice, costs, tuple(advise(demand, choice)))
+    return Tuning(demand, choice, costs, advise(demand, choice))

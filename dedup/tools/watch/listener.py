@@ -228,5 +228,11 @@ def _local_folder(log: object) -> Path:
 
 def log_metrics(metrics: Metrics) -> None:
     """Log one line per micro-batch, or per sink in it, at INFO, with the metrics as `extra`."""
+    text, values = line_of(metrics)
+    logger.info(text, *values, extra={"dedup": metrics})
+
+
+def line_of(metrics: Metrics) -> tuple[str, tuple[Any, ...]]:
+    """Return one line about a micro-batch, or a sink in it, as a format and its values."""
     text, fields = _LINES[type(metrics)]
-    logger.info(text, *(getattr(metrics, name) for name in fields), extra={"dedup": metrics})
+    return text, tuple(getattr(metrics, name) for name in fields)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -14,6 +14,8 @@ from dedup.core.sequence import SEQUENCE_VERDICTS
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics, SequenceMetrics
 from dedup.sinks.figures import SinkMetrics, total
 from dedup.tools.watch.health import WINDOW, Health, TimedBatch
+from dedup.values.duration import cell, size, span, took
+from dedup.values.html import escaped, for_notebook, table
 
 #: A pause of this many times the median pause is long. Rates start after the last long pause.
 LONG_PAUSE = 10
@@ -31,6 +33,18 @@ TOTALS = (
 #: Counts of a sink that are summed over the window.
 SINK_COUNTS = (
     "rows", "bytes", "retries", "fenced", "undelivered", "task_us", "driver_us",
+)  # fmt: skip
+
+#: Figures of a micro-batch: the label, the field or property, and the function that formats it.
+Figures = Sequence[tuple[str, str, Callable[[int | None], str]]]
+_FIGURES: Figures = (
+    ("records", "records_in", cell), ("duplicates", "duplicate", cell),
+    ("live IDs", "live_ids", cell), ("bytes", "stored_bytes", size),
+    ("GC lag", "gc_lag_newest_ms", span),
+)  # fmt: skip
+_SEQUENCE_FIGURES: Figures = (
+    *_FIGURES[:2], ("missing", "missing", cell), ("producers", "producers", cell),
+    ("bytes", "stored_bytes", size),
 )  # fmt: skip
 
 
@@ -82,6 +96,29 @@ class Watched:
     def of_sequences(self) -> list[SequenceMetrics]:
         """The last micro-batches if the query uses `dedup_by_sequence`, else an empty list."""
         return [batch for _, batch in self.batches if isinstance(batch, SequenceMetrics)]
+
+    @property
+    def figures(self) -> Figures:
+        """The figures of a micro-batch that show how a query of its operator does."""
+        return _SEQUENCE_FIGURES if self.of_sequences else _FIGURES
+
+    def _repr_html_(self) -> str:
+        """Return the verdict, the window's micro-batches and the sinks, for a notebook."""
+        name, health = self.name or self.query_id, self.health
+        verdict = f"<p><b>{health.status}</b> {escaped(name)}: {escaped(health.reason)}</p>"
+        batches = [
+            (
+                step.batch.batch_id,
+                took(step.took_ms),
+                took(step.every_ms),
+                *(written(getattr(step.batch, field)) for _, field, written in self.figures),
+            )
+            for step in reversed(self.steps()[-WINDOW:])
+        ]
+        head = ("micro-batch", "took", "every", *(label for label, _, _ in self.figures))
+        sinks = [(sink, *sums.values()) for sink, sums in self.sinks().items()]
+        of_sinks = table(("sink", "micro-batches", *SINK_COUNTS), sinks) if sinks else ""
+        return for_notebook(verdict, table(head, batches) if batches else "", of_sinks)
 
     def rates(self) -> dict[str, float | None]:
         """Return counts per second since the last long pause, or None after a single micro-batch.

@@ -1,0 +1,103 @@
+"""Notebooks: the tutorial in a real kernel, and what `live` prints outside of one."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+import dedup
+from dedup import tools
+from tests.support.spark_query import Query, finish
+from tests.support.waiting import wait_until
+
+TUTORIAL = Path(dedup.__file__).parent / "tutorial.ipynb"
+#: The last cell stops the query, which the panel shows a second later.
+UNTIL_SHOWN = "import time; time.sleep(3)"
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """The cells of code, with their outputs."""
+    nbclient, nbformat = map(pytest.importorskip, ("nbclient", "nbformat"))
+    notebook = nbformat.read(TUTORIAL, as_version=4)
+    notebook.cells.append(nbformat.v4.new_code_cell(UNTIL_SHOWN))
+    folder = {"metadata": {"path": str(tmp_path_factory.mktemp("tutorial"))}}
+    nbclient.NotebookClient(notebook, timeout=240, resources=folder).execute()
+    return [cell for cell in notebook.cells if cell.cell_type == "code"][:-1]
+
+
+def shown(cell: Any, kind: str) -> str:
+    """What a notebook shows of a cell: results of one kind, and what is printed."""
+    printed = [each.text for each in cell.outputs if each.get("name") == "stdout"]
+    return "\n".join(printed + [each.data[kind] for each in cell.outputs if "data" in each])
+
+
+def test_the_tutorial_has_ten_cells_and_shows_every_order_once(cells: list[Any]) -> None:
+    assert len(cells) == 10
+    given, unique, replayed = (shown(cells[number], "text/plain") for number in (1, 5, 6))
+    assert "|   5000|  4600|" in given
+    assert "|   4600|  4600|" in unique
+    assert replayed == "4600"
+
+
+def test_a_notebook_shows_checks_metrics_and_a_panel(cells: list[Any]) -> None:
+    checks, panel, metrics = (shown(cells[number], "text/html") for number in (2, 4, 7))
+    assert "<td>FINE</td><td>checkpoint</td>" in checks
+    assert "<td>records_in</td><td>1,000</td>" in metrics
+    verdict, *batches = re.findall(r"<p>.*</p>|<tr><td>\d", panel)
+    assert verdict == "<p><b>STOPPED</b> unique_orders: the run has ended</p>"
+    assert [row[-1] for row in batches] == ["5", "4", "3", "2", "1", "0"]
+
+
+def test_a_notebook_shows_an_error_in_a_few_lines(cells: list[Any]) -> None:
+    (error,) = cells[8].outputs
+    assert len("\n".join(error.traceback).splitlines()) < 8
+    assert error.traceback[-1].startswith("ConfigError: horizon='7 dayz' is not a duration")
+
+
+def test_live_prints_a_line_for_each_micro_batch_and_the_end(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It needs no listener, and finds the metrics under any name. It works after the end too."""
+    query = Query(spark, tmp_path, {"timestamp": "ts", "horizon": "1 day", "metrics": "orders"})
+    query.add("a@0", "b@0", "a@1").add("b@5", "c@5")
+    running = query.writer().queryName("orders").format("noop").start()
+    finish(running)
+    tools.live(running)
+    first, second, end = capsys.readouterr().out.splitlines()
+    assert first.startswith("orders: batch 0: 3 in, 2 unique, 1 duplicate, 0 late, GC lag ")
+    assert second.startswith("orders: batch 1: 2 in, 1 unique, 1 duplicate, 0 late, GC lag ")
+    assert end == "orders: STOPPED: the run has ended"
+
+
+def test_live_follows_a_query_in_the_background_until_it_fails(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed: list[str] = []
+
+    def lines() -> int:
+        printed.extend(capsys.readouterr().out.splitlines())
+        return len(printed)
+
+    def fail_at_the_second(rows: DataFrame, batch_id: int) -> None:
+        rows.count()
+        if batch_id:
+            wait_until(lambda: lines() == 1)
+            raise ValueError("the disk is full")
+
+    query = Query(spark, tmp_path, {"timestamp": "ts", "horizon": "1 day"}).add("a@0").add("b@0")
+    running = query.writer().foreachBatch(fail_at_the_second).start()
+    began_s = time.monotonic()
+    tools.live(running)
+    assert time.monotonic() - began_s < 30, "it does not wait for the query"
+    with pytest.raises(StreamingQueryException):
+        running.awaitTermination()
+    assert wait_until(lambda: lines() == 2)
+    assert "batch 0: 1 in, 1 unique" in printed[0]
+    assert "STOPPED: ValueError: the disk is full" in printed[1]
