@@ -1,4 +1,4 @@
-"""Tables on an S3-compatible store: the same commits, refused where another one came first."""
+"""Tables on object stores: the same commits, refused where another one came first."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from dedup.errors import SinkError
-from dedup.sinks.lakehouse.options import DELTA, ICEBERG
+from dedup.errors import ConfigError, SinkError
+from dedup.sinks.lakehouse.options import DELTA, ICEBERG, lake_options
 from tests.lakehouse.lakes import Lake, Sink, at_point, once
+from tests.support.emulators import EMULATORS, Emulator
 from tests.support.object_store import BUCKET, REGION, ObjectStore, running_store
 
 
@@ -79,8 +80,11 @@ def test_tables_on_an_object_store_have_each_row_once(
     format_name: str, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_environment(monkeypatch, store)
-    lake = StoredLake(format_name, tmp_path / "lake", store)
-    sink, copy = Sink(lake, tmp_path / "checkpoint"), Sink(lake, tmp_path / "copy")
+    each_row_comes_once(StoredLake(format_name, tmp_path / "lake", store), tmp_path)
+
+
+def each_row_comes_once(lake: Lake, folder: Path) -> None:
+    sink, copy = Sink(lake, folder / "checkpoint"), Sink(lake, folder / "copy")
     sink.batch("run1", 0, range(5), range(5, 10))
     sink.batch("run2", 0, range(10))
     with at_point("lakehouse.commit.before", lambda: copy.batch("run3", 1, range(10, 20))):
@@ -88,3 +92,30 @@ def test_tables_on_an_object_store_have_each_row_once(
     with pytest.raises(SinkError, match="gives other rows"):
         sink.batch("run4", 1, range(11, 20))
     assert lake.found() == once(20)
+
+
+class EmulatedLake(Lake):
+    """Iceberg's tables on another store, with a catalog on the local disk."""
+
+    def __init__(self, folder: Path, emulator: Emulator) -> None:
+        super().__init__(ICEBERG, folder)
+        self.emulator = emulator
+
+    @property
+    def catalog(self) -> dict[str, str]:
+        return super().catalog | self.emulator.iceberg
+
+
+@pytest.mark.parametrize("store_name", EMULATORS)
+def test_iceberg_tables_on_other_stores_have_each_row_once(store_name: str, tmp_path: Path) -> None:
+    (tmp_path / "emulator").mkdir()
+    with EMULATORS[store_name](tmp_path / "emulator") as emulator:
+        each_row_comes_once(EmulatedLake(tmp_path / "lake", emulator), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "path", ["abfss://lake@account.dfs.core.windows.net/orders", "gs://lake/o"]
+)
+def test_delta_tables_on_other_stores_are_rejected(path: str) -> None:
+    with pytest.raises(ConfigError, match="delta_once"):
+        lake_options(DELTA, {"path": path, "checkpointLocation": "/checkpoint"})

@@ -1,4 +1,4 @@
-"""Catalogs on emulators of Azure Blob Storage and Google Cloud Storage.
+"""Catalogs on emulators of Azure Blob Storage and Google Cloud Storage, and on a gateway for S3.
 
 Azurite has no hierarchical namespace, so nothing here shows anything for Data Lake Storage Gen2.
 """
@@ -14,25 +14,24 @@ from pyspark.sql import SparkSession
 from dedup.storage.root import Root
 from dedup.testing import faults
 from tests.cluster.store_operations import READS, WRITES, Case, World
-from tests.support.emulators import Factories, running_azure, running_google
+from tests.support.emulators import EMULATORS, Emulator
 from tests.support.oracle import Oracle
 from tests.support.processes import python
 from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables, total
 from tests.support.spark_query import Run
 
-EMULATORS = {"azure": running_azure, "google": running_google}
 STEPS = ("segment.put.after", "sidecar.put.before", "upload.after", "view.build.before")
 
 
 @pytest.fixture(scope="module", params=EMULATORS)
 def emulator(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Factories]:
-    with EMULATORS[request.param](tmp_path_factory.mktemp(request.param)) as factories:
-        yield factories
+) -> Iterator[Emulator]:
+    with EMULATORS[request.param](tmp_path_factory.mktemp(request.param)) as running:
+        yield running
 
 
-def test_objects_are_written_read_listed_copied_and_deleted(emulator: Factories) -> None:
+def test_objects_are_written_read_listed_copied_and_deleted(emulator: Emulator) -> None:
     root = Root(emulator("objects"))
     assert (root.list(), root.folders()) == ((), ())
     root.put_bytes("top", b"x")
@@ -52,7 +51,7 @@ def test_objects_are_written_read_listed_copied_and_deleted(emulator: Factories)
 
 @pytest.mark.parametrize("operation", [*WRITES, *READS], ids=lambda one: one.__name__)
 def test_each_operation_of_the_catalog_gives_its_answer(
-    emulator: Factories, tmp_path: Path, operation: Callable[[World], Case]
+    emulator: Emulator, tmp_path: Path, operation: Callable[[World], Case]
 ) -> None:
     root = Root(emulator(tmp_path.name))
     case = operation(World(tmp_path, root, root))
@@ -62,7 +61,7 @@ def test_each_operation_of_the_catalog_gives_its_answer(
 
 @pytest.mark.slow
 def test_a_query_whose_workers_are_killed_is_right(
-    spark: SparkSession, emulator: Factories, fault_folder: Path, tmp_path: Path
+    spark: SparkSession, emulator: Emulator, fault_folder: Path, tmp_path: Path
 ) -> None:
     given, run = tables(1 + len(STEPS)), Run()
     made = query(spark, tmp_path, given[:1], catalog=emulator(tmp_path.name))
@@ -81,8 +80,8 @@ def test_a_query_whose_workers_are_killed_is_right(
 
 def test_a_key_that_azure_cannot_use_is_an_error_and_does_not_end_the_process() -> None:
     code = (
-        "from dedup.storage.root import Root\nfrom tests.support.emulators import azure_factories\n"
-        "Root(azure_factories('127.0.0.1:1', 'bad!')('q')).read_bytes('a')"
+        "from dedup.storage.root import Root\nfrom tests.support.emulators import Azure\n"
+        "Root(Azure('127.0.0.1:1', 'bad!')('q')).read_bytes('a')"
     )
     done = python("-c", code)
     last = done.stderr.strip().splitlines()[-1]

@@ -1,6 +1,7 @@
-"""Emulators of Azure Blob Storage and Google Cloud Storage on this machine, on loopback only.
+"""Object stores on this machine, on loopback only: two emulators, and a gateway for S3.
 
-Azurite is a program of npm, and gcp-storage-emulator one of PyPI. Tests are skipped without them.
+Azurite is a program of npm, gcp-storage-emulator one of PyPI, and versitygw one in Go. Tests are
+skipped without them.
 """
 
 from __future__ import annotations
@@ -9,31 +10,53 @@ import os
 import shutil
 import socket
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
 
 from dedup.tools.check.machine_probe import connect
+from tests.support.object_store import BUCKET, REGION, s3_factory
 from tests.support.processes import START_TIMEOUT_S, Daemon
 from tests.support.waiting import wait_until
 
-CONTAINER = "catalogs"
+CONTAINER = BUCKET
+_PORT = "<port>"
 #: The account that Azurite has, as its documentation says.
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
-#: What a user gives as catalog, for a folder of the container.
-Factories = Callable[[str], Callable[[], tuple[pafs.FileSystem, str]]]
+#: What a user gives as catalog.
+Factory = Callable[[], tuple[pafs.FileSystem, str]]
 
 
-def azure_factories(address: str, key: str = KEY) -> Factories:
-    """They travel by value, because executors do not have this module."""
-    account, container = ACCOUNT, CONTAINER
+@dataclass(frozen=True)
+class Emulator(ABC):
+    """An emulator that listens at ``host:port``."""
 
-    def of(folder: str) -> Callable[[], tuple[pafs.FileSystem, str]]:
+    address: str
+
+    @abstractmethod
+    def __call__(self, folder: str) -> Factory:
+        """What gives a folder of the container to a user's executors, which lack this module."""
+
+    @property
+    @abstractmethod
+    def iceberg(self) -> dict[str, str]:
+        """How pyiceberg reaches the container: properties of a catalog."""
+
+
+@dataclass(frozen=True)
+class Azure(Emulator):
+    key: str = KEY
+
+    def __call__(self, folder: str) -> Factory:
+        address, key, account, container = self.address, self.key, ACCOUNT, CONTAINER
+
         def catalog() -> tuple[pafs.FileSystem, str]:
             import pyarrow.fs
 
@@ -46,13 +69,25 @@ def azure_factories(address: str, key: str = KEY) -> Factories:
 
         return catalog
 
-    return of
+    @property
+    def iceberg(self) -> dict[str, str]:
+        return {
+            "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
+            "warehouse": f"abfss://{CONTAINER}/lake",
+            "adls.account-name": ACCOUNT,
+            "adls.account-key": self.key,
+            "adls.blob-storage-authority": self.address,
+            "adls.dfs-storage-authority": self.address,
+            "adls.blob-storage-scheme": "http",
+            "adls.dfs-storage-scheme": "http",
+        }
 
 
-def google_factories(address: str) -> Factories:
-    container = CONTAINER
+@dataclass(frozen=True)
+class Google(Emulator):
+    def __call__(self, folder: str) -> Factory:
+        address, container = self.address, CONTAINER
 
-    def of(folder: str) -> Callable[[], tuple[pafs.FileSystem, str]]:
         def catalog() -> tuple[pafs.FileSystem, str]:
             import pyarrow.fs
 
@@ -63,46 +98,79 @@ def google_factories(address: str) -> Factories:
 
         return catalog
 
-    return of
+    @property
+    def iceberg(self) -> dict[str, str]:
+        return {
+            "warehouse": f"gs://{CONTAINER}/lake",
+            "gcs.service.host": f"http://{self.address}",
+            "gcs.oauth2.token": "any",
+            "gcs.oauth2.token-expires-at": "4102444800000",
+        }
+
+
+@dataclass(frozen=True)
+class Gateway(Emulator):
+    """A server of S3 over a local folder, with the key and the secret of the other S3 store."""
+
+    def __call__(self, folder: str) -> Factory:
+        return s3_factory(self.address, folder)
+
+    @property
+    def iceberg(self) -> dict[str, str]:
+        return {
+            "warehouse": f"s3://{CONTAINER}/lake",
+            "s3.endpoint": f"http://{self.address}",
+            "s3.access-key-id": "any",
+            "s3.secret-access-key": "any",
+            "s3.region": REGION,
+        }
 
 
 @contextmanager
-def running_azure(folder: Path) -> Iterator[Factories]:
+def running_azure(folder: Path) -> Iterator[Emulator]:
     """Azurite with a container, gone at the end in any case."""
-    options = (
-        "--blobHost=127.0.0.1",
-        "--skipApiVersionCheck",
-        "--disableTelemetry",
-        "--location",
-        folder,
-    )
-    with _running(
-        "azurite-blob", "npm install -g azurite", folder, *options, port="--blobPort"
-    ) as at:
-        factories = azure_factories(at)
-        factories("")()[0].create_dir(CONTAINER)
-        yield factories
+    options = ("--blobHost=127.0.0.1", f"--blobPort={_PORT}", "--skipApiVersionCheck")
+    more = ("--disableTelemetry", "--location", folder)
+    with _running("azurite-blob", "npm install -g azurite", folder, *options, *more) as at:
+        azure = Azure(at)
+        azure("")()[0].create_dir(CONTAINER)
+        yield azure
 
 
 @contextmanager
-def running_google(folder: Path) -> Iterator[Factories]:
-    options = ("start", "--host=127.0.0.1", "--in-memory", f"--default-bucket={CONTAINER}")
+def running_google(folder: Path) -> Iterator[Emulator]:
+    options = ("--host=127.0.0.1", f"--port={_PORT}", f"--default-bucket={CONTAINER}")
     program, how = "gcp-storage-emulator", "pip install gcp-storage-emulator"
-    with _running(program, how, folder, *options, port="--port") as at:
-        yield google_factories(at)
+    with _running(program, how, folder, "start", "--in-memory", *options) as at:
+        yield Google(at)
 
 
 @contextmanager
-def _running(program: str, how: str, folder: Path, *options: object, port: str) -> Iterator[str]:
+def running_gateway(folder: Path) -> Iterator[Emulator]:
+    (folder / "buckets" / CONTAINER).mkdir(parents=True)
+    how = "go install github.com/versity/versitygw/cmd/versitygw@latest"
+    options = (f"--port=127.0.0.1:{_PORT}", "--access=any", "--secret=any", f"--region={REGION}")
+    more = ("posix", folder / "buckets")
+    with _running("versitygw", how, folder, *options, *more) as at:
+        yield Gateway(at)
+
+
+EMULATORS = {"azure": running_azure, "google": running_google, "s3": running_gateway}
+
+
+@contextmanager
+def _running(program: str, how: str, folder: Path, *options: object) -> Iterator[str]:
+    """The address of a program that runs with these options. `_PORT` in them is its port."""
     path = shutil.which(program, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if path is None:
         pytest.skip(f"needs {program} ({how})")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        number = free.getsockname()[1]
-    daemon = Daemon.start([path, *options, f"{port}={number}"], folder / "log", os.environ)
+        port = str(free.getsockname()[1])
+    command = [path, *(str(option).replace(_PORT, port) for option in options)]
+    daemon = Daemon.start(command, folder / "log", os.environ)
     try:
-        address = f"127.0.0.1:{number}"
+        address = f"127.0.0.1:{port}"
         assert wait_until(lambda: _listens(address), START_TIMEOUT_S), daemon.log.read_text()
         yield address
     finally:

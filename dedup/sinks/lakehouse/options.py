@@ -110,6 +110,12 @@ def _location(path: str) -> str:
         )
     if scheme in ("s3a", "s3n"):
         path = "s3" + path[len(scheme) :]
+    elif scheme not in (None, "file", "s3"):
+        raise ConfigError(
+            f"Option path={plain!r} is on a store where this sink was never tried. It writes to "
+            "local disks and to s3://. Elsewhere use delta_once with Delta's own connector, or an "
+            "Iceberg table."
+        )
     is_local = scheme in (None, "file")
     place = os.path.abspath(local_path(path) if scheme else path) if is_local else path.rstrip("/")
     if _ENCODED.search(place) if is_local else "#" in place:
