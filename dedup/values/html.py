@@ -13,7 +13,7 @@ from dedup.values.duration import cell, iso
 #: A notebook's own style puts the text of cells to the right, on one line.
 _STYLE = "<style>.dedup td, .dedup th {text-align: left; white-space: pre-line}</style>"
 #: Ends of the names of points in time, in milliseconds since 1970.
-_TIMES = ("now_ms", "newest_ms", "watermark_ms")
+_TIMES = ("now_ms", "newest_ms", "watermark_ms", "before_ms")
 
 
 def for_notebook(*parts: str) -> str:

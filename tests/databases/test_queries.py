@@ -16,7 +16,7 @@ from dedup.testing.sinks import once
 from tests.databases.database import MODES, Database, mode_name
 from tests.databases.mysql import Mysql
 from tests.support.file_query import FileQuery
-from tests.support.needs import long
+from tests.support.needs import long, needs_spark_4
 from tests.support.query_contract import QueryContract
 from tests.support.sink_campaign import transactional_steps
 
@@ -151,6 +151,7 @@ def test_a_restart_with_the_same_function_checks_the_table_again(
     assert query.found() == once(9)
 
 
+@needs_spark_4
 def test_check_query_reports_commits_that_a_crash_can_lose(
     spark: SparkSession, mysql: Mysql, tmp_path: Path
 ) -> None:

@@ -302,7 +302,7 @@ def test_an_invalid_time_is_reported_without_stack_and_control_characters(
         "--output", tmp_path / "out",
     )  # fmt: skip
     assert done.returncode == 1
-    assert r"The value 'soon\x9b2J\u202e' of the type" in done.stderr
+    assert r"at is not a time. It is line 2: a,soon\x9b2J\u202e. Fix it" in done.stderr
     assert "org.apache.spark" not in done.stderr
     assert not {"\x9b", "\u202e"} & set(done.stderr)
 

@@ -13,6 +13,7 @@ from dedup import dedup_by_id
 from dedup.testing import faults
 from dedup.testing.sinks import once
 from tests.support.file_query import FileQuery
+from tests.support.needs import needs_spark_4
 
 
 class QueryContract:
@@ -54,6 +55,7 @@ class QueryContract:
             assert query.found() == once(30 * number + 30), step
             assert len(faults.fired(fault_folder)) == number + 1, step
 
+    @needs_spark_4
     def test_the_format_of_a_sink_rejects_batch_reads_and_writes(self, query: FileQuery) -> None:
         with pytest.raises(Exception, match="publishes the micro-batches"):
             query.spark.range(3).write.format(query.sink).mode("append").save()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import fields
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from dedup.core.metrics import Metrics
 from dedup.sinks.figures import SinkMetrics
 from dedup.tools.check.findings import Findings, breaks, findings_of, fine
+from dedup.tools.watch.live import live
 from dedup.values.html import table
 from tests.support.batch_metrics import QUERY, RUN, START_MS, batch, sequence_batch, watched
 
@@ -40,6 +42,39 @@ def test_metrics_show_times_as_text_and_durations_as_numbers() -> None:
         "late_watermark_ms": "-", "horizon_ms": "3,600,000", "begins": "False",
     }.items():  # fmt: skip
         assert f"<td>{name}</td><td>{value}</td>" in text
+    numbered = sequence_batch(0)._repr_html_()
+    assert "<td>expired_before_ms</td><td>2023-11-14T21:13:20Z</td>" in numbered
+
+
+class LostQuery:
+    """A query whose Java process is gone after the first look."""
+
+    id, name, lastProgress = QUERY, "orders", None  # noqa: N815
+    looks = 0
+
+    def exception(self) -> None:
+        return None
+
+    @property
+    def runId(self) -> str:  # noqa: N802
+        return RUN if not self.looks else str(self.isActive)
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        self.looks += 1
+        if self.looks > 1:
+            raise ConnectionRefusedError("Java is gone")
+        return True
+
+
+def test_live_says_that_a_query_has_stopped_whose_java_process_is_gone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    live(LostQuery())  # type: ignore[arg-type]
+    for thread in threading.enumerate():
+        if thread.name == "dedup-live":
+            thread.join(30)
+    assert capsys.readouterr().out == "orders: STOPPED: Java is gone\n"
 
 
 def test_findings_are_a_list_that_a_notebook_shows_as_a_table() -> None:
@@ -49,7 +84,7 @@ def test_findings_are_a_list_that_a_notebook_shows_as_a_table() -> None:
     assert re.findall("<td>.*?</td>", found._repr_html_(), re.DOTALL) == [
         f"<td>{text}</td>"
         for text in (
-            "BREAKS", "clock", "It <code>jumps</code>.", "a=1\nb=2",
+            "BREAKS", "clock", "It <code>jumps</code>.", "<code>a=1\nb=2</code>",
             "takes effect at the next restart", "FINE", "size", "All fits.", "-", "-",
         )
     ]  # fmt: skip

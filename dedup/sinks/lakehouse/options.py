@@ -101,20 +101,20 @@ def lake_options(format_name: str, options: Mapping[str, str]) -> LakeOptions:
 
 
 def _location(path: str) -> str:
-    scheme, plain = scheme_of(path), without_credentials(path)
+    scheme, plain = (scheme_of(path) or "").lower() or None, without_credentials(path)
     if scheme is not None and plain != path:
         raise ConfigError(
             f"Option path={plain!r} was given with credentials or a query ('?'), which would show "
             "in the table's log, in errors and in the checkpoint. Set them in the environment of "
             "driver and executors (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)."
         )
-    if scheme in ("s3a", "s3n"):
+    if scheme in ("s3", "s3a", "s3n"):
         path = "s3" + path[len(scheme) :]
-    elif scheme not in (None, "file", "s3"):
+    elif scheme not in (None, "file"):
         raise ConfigError(
-            f"Option path={plain!r} is on a store where this sink was never tried. It writes to "
-            "local disks and to s3://. Elsewhere use delta_once with Delta's own connector, or an "
-            "Iceberg table."
+            f"Option path={plain!r} begins with {scheme}:, and this sink was tried with local "
+            "folders (with a colon in the first name: ./a:b) and with s3:// only. On other stores "
+            "use delta_once with Delta's own connector, or an Iceberg table."
         )
     is_local = scheme in (None, "file")
     place = os.path.abspath(local_path(path) if scheme else path) if is_local else path.rstrip("/")

@@ -189,9 +189,13 @@ def _encoding(settings: Mapping[str, str]) -> str:
 
 
 def header_of(path: Path, read_options: Mapping[str, str]) -> list[str]:
-    """Return the names in a file's header. A file without records has none. Raises DataError."""
-    options = csv_options(read_options) | {"ignores_header": False}
-    text_format = CsvFormat(columns=pa.schema([]), spelling=Spelling(), **options)
+    """Return the names in a file's header, or Spark's names of columns if it has no header.
+
+    A file without records has none. Raises DataError.
+    """
+    options = csv_options(read_options)
+    first_record = {"has_header": True, "ignores_header": False}
+    text_format = CsvFormat(columns=pa.schema([]), spelling=Spelling(), **options | first_record)
     try:
         with TextInput(path, text_format) as file:
             reader = file.begin()
@@ -200,6 +204,8 @@ def header_of(path: Path, read_options: Mapping[str, str]) -> list[str]:
     except (OSError, pa.ArrowException) as error:
         raise unreadable(path, str(error).rstrip(".")) from error
     assert isinstance(reader, CsvReader)
+    if not options["has_header"]:
+        return [f"_c{number}" for number in range(len(reader.header))]
     names = list(reader.header)
     lower = [name.lower() for name in names]
     wrong = f"has no name for column {names.index('') + 1}" if "" in names else None

@@ -146,7 +146,7 @@ def check_query(
     )
     if checkpoint is not None:
         findings.append(check_resume(df, options, os.fspath(checkpoint)))
-    return findings
+    return in_order(findings)
 
 
 def check_resume(df: DataFrame, options: Options, checkpoint: str) -> Finding:

@@ -60,7 +60,10 @@ class Findings(list[Finding]):
     def to_html(self) -> str:
         """Return the findings as a table of HTML."""
         head = ("level", "rule", "evidence", "change", "takes")
-        rows = ((one.level.name, one.rule, one.evidence, one.change, one.takes) for one in self)
+        rows = (
+            (one.level.name, one.rule, one.evidence, one.change and f"`{one.change}`", one.takes)
+            for one in self
+        )
         return table(head, rows, (one.level.name.lower() for one in self))
 
 

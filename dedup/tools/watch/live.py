@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +23,8 @@ from dedup.tools.watch.watched import Watched
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: Time between two looks at a query.
-_EVERY_S = 1.0
+#: Time between two looks at a query, and longest time that the last look may take at exit.
+_EVERY_S, _LAST_LOOK_S = 1.0, 5.0
 
 
 def live(query: StreamingQuery) -> None:
@@ -30,7 +32,8 @@ def live(query: StreamingQuery) -> None:
 
     The function returns at once. In a notebook, a panel below the cell follows the query.
     Elsewhere, a line is printed for each micro-batch, and one for the end of the query. The query
-    needs no listener, may run on Spark Connect, and may set the option `metrics`.
+    needs no listener, may run on Spark Connect, and may set the option `metrics`. Stop it before
+    its session: Spark says of a query without a session that it runs.
 
     Parameters
     ----------
@@ -39,7 +42,16 @@ def live(query: StreamingQuery) -> None:
     """
     view = _View(query)
     if view.look():
-        threading.Thread(target=view.follow, name="dedup-live", daemon=True).start()
+        thread = threading.Thread(target=view.follow, name="dedup-live", daemon=True)
+        thread.start()
+        atexit.register(_show_the_end, query, thread)
+
+
+def _show_the_end(query: StreamingQuery, thread: threading.Thread) -> None:
+    """Let a program that waited for the query end only after the last look."""
+    with suppress(Exception):
+        if not query.isActive:
+            thread.join(_LAST_LOOK_S)
 
 
 def _in_notebook() -> bool:
@@ -51,10 +63,12 @@ class _View:
     """A query, what its progress has told, and what is shown of it."""
 
     def __init__(self, query: StreamingQuery) -> None:
-        self.query = query
+        # After the end of the session nothing more can be asked.
+        self.query, self.run_id = query, str(query.runId)
         self.log = QueryLog(str(query.id), query.name)
         self._last_progress: str | None = None
         self._panel: Any = None
+        self._shown: dict[str, str] = {}
 
     def follow(self) -> None:
         while self.look():
@@ -75,7 +89,7 @@ class _View:
             runs, failure = False, error
         why = None if failure is None else cause_of(str(failure))
         now_ms = wall_clock_ms()
-        self.log.event("idle" if runs else "ended", str(self.query.runId), why, now_ms)
+        self.log.event("idle" if runs else "ended", self.run_id, why, now_ms)
         self._show(self.log.watched(now_ms, alive=runs), batches)
         return runs
 
@@ -95,16 +109,19 @@ class _View:
         return new
 
     def _show(self, watched: Watched, batches: Sequence[TimedBatch]) -> None:
-        if _in_notebook():
-            from IPython.display import display
-
-            if self._panel is None:
-                self._panel = display(watched, display_id=True)
-            else:
-                self._panel.update(watched)
+        name = watched.name or watched.query_id
+        verdict = f"{name}: {watched.health.status}: {watched.health.reason}"
+        if not _in_notebook():
+            for text, values in (line_of(batch) for _, batch in batches):
+                print(f"{name}: {text % values}", flush=True)
+            if not self.log.running:
+                print(verdict, flush=True)
             return
-        lines = [text % values for text, values in (line_of(batch) for _, batch in batches)]
-        if not self.log.running:
-            lines.append(f"{watched.health.status}: {watched.health.reason}")
-        for line in lines:
-            print(f"{watched.name or watched.query_id}: {line}", flush=True)
+        from IPython.display import display
+
+        shown = {"text/html": watched._repr_html_(), "text/plain": verdict}
+        if self._panel is None:
+            self._panel = display(shown, raw=True, display_id=True)
+        elif shown != self._shown:  # a notebook keeps every message until somebody looks
+            self._panel.update(shown, raw=True)
+        self._shown = shown
