@@ -73,7 +73,7 @@ def test_the_python_examples_run(tmp_path: Path) -> None:
     told = json.loads(run(watch, tmp_path).stdout)
     assert told["queries"][0]["last"]["records_in"] > 0
     assert told["status"] in ("OK", "STOPPED")
-    assert re.search("^fine The checkpoint is of format 1", done.stdout, re.MULTILINE)
+    assert re.search("^fine orders/checkpoint has no state yet", done.stdout, re.MULTILINE)
     assert "breaks the guarantee" not in done.stdout
     cli = ["-m", "dedup.cli.main"]
     looked = run([*cli, *CHECK.split(), "--json"], tmp_path)
