@@ -23,6 +23,7 @@ from dedup.errors.cause import cause_of
 from dedup.spark.machine import local_cores
 from dedup.storage.root import Root
 from dedup.tools.check.findings import Level
+from dedup.tools.check.machine_probe import connect
 from dedup.tools.check.platform_rules import Machine, Platform, check_servers, judge
 from dedup.values.duration import cell
 
@@ -85,8 +86,6 @@ def _session(flags: DoctorFlags) -> Iterator[SparkSession]:
 def _other_session(master: str, place: str, settings: Mapping[str, str]) -> SparkSession:
     """Return a session of a cluster or of Spark Connect. `place` is the host and port."""
     from pyspark.sql import SparkSession
-
-    from dedup.tools.check.machine_probe import connect
 
     builder = SparkSession.builder
     if master.startswith("sc://"):

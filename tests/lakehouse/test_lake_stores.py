@@ -12,7 +12,13 @@ from dedup.errors import ConfigError, SinkError
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG, lake_options
 from tests.lakehouse.lakes import Lake, Sink, at_point, once
 from tests.support.emulators import EMULATORS, Emulator
-from tests.support.object_store import BUCKET, REGION, ObjectStore, running_store
+from tests.support.object_store import (
+    BUCKET,
+    REGION,
+    ObjectStore,
+    iceberg_properties,
+    running_store,
+)
 
 
 class StoredLake(Lake):
@@ -20,19 +26,11 @@ class StoredLake(Lake):
 
     def __init__(self, format_name: str, folder: Path, store: ObjectStore) -> None:
         super().__init__(format_name, folder)
-        self.url, self.endpoint = f"s3://{BUCKET}/{folder.parent.name}", f"http://{store.endpoint}"
+        self.url, self.endpoint = f"s3://{BUCKET}/{folder.parent.name}", store.endpoint
 
     @property
     def catalog(self) -> dict[str, str]:
-        return {
-            "type": "sql",
-            "uri": f"sqlite:///{self.folder}/catalog.db",
-            "warehouse": self.url,
-            "s3.endpoint": self.endpoint,
-            "s3.access-key-id": "any",
-            "s3.secret-access-key": "any",
-            "s3.region": REGION,
-        }
+        return super().catalog | {"warehouse": self.url, **iceberg_properties(self.endpoint)}
 
     def options(self, table: str = "numbers") -> dict[str, str]:
         return super().options(table) | (

@@ -41,7 +41,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     nbformat = pytest.importorskip("nbformat")
     pytest.importorskip("nbclient")
     folder = tmp_path_factory.mktemp("tutorial")
-    # In a process of its own, because a client of kernels leaves sockets and threads.
+    # In another process, because a client of kernels leaves sockets and threads.
     done = python("-c", EXECUTE, TUTORIAL, UNTIL_SHOWN, folder / "done.ipynb", cwd=folder)
     assert done.returncode == 0, done.stderr[-3000:]
     notebook = nbformat.read(folder / "done.ipynb", as_version=4)

@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from dedup.tools.check.machine_probe import connect
-from tests.support.object_store import BUCKET, REGION, s3_factory
+from tests.support.object_store import BUCKET, REGION, iceberg_properties, s3_factory
 from tests.support.processes import START_TIMEOUT_S, Daemon
 from tests.support.waiting import wait_until
 
@@ -117,13 +117,7 @@ class Gateway(Emulator):
 
     @property
     def iceberg(self) -> dict[str, str]:
-        return {
-            "warehouse": f"s3://{CONTAINER}/lake",
-            "s3.endpoint": f"http://{self.address}",
-            "s3.access-key-id": "any",
-            "s3.secret-access-key": "any",
-            "s3.region": REGION,
-        }
+        return {"warehouse": f"s3://{CONTAINER}/lake", **iceberg_properties(self.address)}
 
 
 @contextmanager

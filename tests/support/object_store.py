@@ -79,6 +79,16 @@ class ObjectStore:
         urllib.request.urlopen(request, timeout=CALL_TIMEOUT_S).read()
 
 
+def iceberg_properties(endpoint: str) -> dict[str, str]:
+    """How pyiceberg reaches a store: properties of a catalog."""
+    return {
+        "s3.endpoint": f"http://{endpoint}",
+        "s3.access-key-id": "any",
+        "s3.secret-access-key": "any",
+        "s3.region": REGION,
+    }
+
+
 # A client takes half a second to make.
 @cache
 def client(service: str, endpoint: str, key: tuple[str, str] = ("any", "any")) -> Any:
