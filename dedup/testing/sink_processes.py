@@ -234,18 +234,27 @@ class Process:
     @property
     def _state(self) -> str:
         """The letter that Linux shows, Z if the process has ended."""
-        try:
-            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return "Z"
+        return (self._proc("stat").rpartition(")")[2].split() or ["Z"])[0]
+
+    @property
+    def _awake_s(self) -> float:
+        """How long it has run, or waited for a processor."""
+        return sum(map(int, self._proc("schedstat").split()[:2])) / 1e9
+
+    def _proc(self, name: str) -> str:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            return Path(f"/proc/{self.pid}/{name}").read_text()
+        return ""
 
     def comes_to(self, states: str, patience_s: float = _LONG_S) -> bool:
-        """Wait until it is in one of some states; return False if it does nothing for a while."""
-        idle_since_s = time.monotonic()
+        """Wait until it is in one of some states; return False once it has slept for a while.
+
+        All its sleep counts: on a busy machine a look may come late, and meet it as it runs.
+        """
+        began_s = time.monotonic() - self._awake_s
         while (state := self._state) not in states:
-            if state in "RD":  # it runs, or wants to, or waits for the disk
-                idle_since_s = time.monotonic()
-            if time.monotonic() - idle_since_s > patience_s:
+            slept_s = time.monotonic() - self._awake_s - began_s
+            if state not in "RD" and slept_s > patience_s:
                 return False
             time.sleep(_POLL_S)
         return True
