@@ -35,6 +35,7 @@ _catalog.add(
     flags.AcceptLossFlags,
     flags.VacuumFlags,
     flags.AdoptFlags,
+    flags.RescaleFlags,
 )
 _sink = App(help="Inspect what a sink has published.")
 _sink.add(flags.InspectSinkFlags)

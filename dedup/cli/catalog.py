@@ -17,6 +17,7 @@ from dedup.cli.flags import (
     AdoptFlags,
     ExplainFlags,
     InspectFlags,
+    RescaleFlags,
     VacuumFlags,
     VerifyFlags,
 )
@@ -110,6 +111,12 @@ def adopt(flags: AdoptFlags) -> Done:
     return Done(OK if adopted.ids else NOT_FOUND, body, _adoption_lines(body))
 
 
+def rescale(flags: RescaleFlags) -> Done:
+    with reading_session() as session:
+        body = tools.rescale(flags.checkpoint, flags.partitions, session).to_json()
+    return Done(OK, body, _rescaling_lines(body))
+
+
 def explain(flags: ExplainFlags) -> Done:
     root, snapshot = open_catalog(flags.root, flags.checkpoint)
     body = tools.explain(root, flags.id, snapshot, flags.query).to_json()
@@ -198,6 +205,21 @@ def _adoption_lines(body: dict[str, Any]) -> Iterator[str]:
     for step in steps:
         indent = "   " if step[0].isdigit() else ""
         yield from wrapped(step, _WIDTH, indent=indent)
+
+
+def _rescaling_lines(body: dict[str, Any]) -> Iterator[str]:
+    yield (
+        f"{body['partitions_before']} -> {body['partitions']} state partitions, as micro-batch "
+        f"{body['batch_id']}."
+    )
+    given = f", with shards={body['shards']}" if body["operator"] == "dedup_by_sequence" else ""
+    yield f"Start the query as before{given}."
+    if body["partitions"] > body["shards"]:
+        yield from wrapped(
+            f"The operator has {body['shards']} shards: more partitions than shards give it no "
+            "more parallelism.",
+            _WIDTH,
+        )
 
 
 def _query(query: dict[str, Any]) -> Iterator[str]:

@@ -135,6 +135,21 @@ class AdoptFlags(Flags):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RescaleFlags(Flags):
+    """Give the state of a stopped query another number of partitions.
+
+    The query continues from the same checkpoint. Its state must be in RocksDB, and PySpark 4.2 or
+    newer. If the command is cut off, the query does not start until you repeat the command.
+    """
+
+    work = "dedup.cli.catalog:rescale"
+    example = "dedup catalog rescale checkpoint --partitions 16"
+
+    checkpoint: str = argument("DIR", "Checkpoint of the query.")
+    partitions: int = option("N", "New number of state partitions.", default=MISSING)
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckFlags(Flags):
     """Show which settings break the guarantee or cost speed, and what to change.
 

@@ -79,6 +79,12 @@ def written(magic: bytes, version: int, parts: int, head: bytes, body: bytes) ->
     return b"".join((header, _CRC.pack(zlib.crc32(header)), head, body))
 
 
+def operator_of(row: bytes) -> str | None:
+    """Return the name of the operator that wrote a row, or None for other bytes."""
+    refuse_before_release(row)
+    return _OPERATORS.get(row[:4])
+
+
 def refuse_before_release(row: bytes) -> None:
     """Raise StateError for a row from before the first release."""
     if row[:4] == _BEFORE_RELEASE:

@@ -105,6 +105,10 @@ _SHARED = by_name(
     ),
     Option("max_future", duration(), "10 minutes", "Timestamps further ahead count as now."),
     Option(
+        "shards", whole(), None,
+        "Number of shards, fixed at the first start. Default: shuffle partitions.",
+    ),
+    Option(
         "max_shard_batch_bytes", nbytes(), "1 GiB", "Largest share of a micro-batch of one shard.",
     ),
 )  # fmt: skip
@@ -147,10 +151,7 @@ BY_ID = by_name(
         "conflicts", choice(*get_args(Conflicts)), "drop",
         "Duplicates that differ in a compared column.",
     ),
-    Option(
-        "shards", whole(), None,
-        "Number of shards, fixed at the first start. Default: shuffle partitions.",
-    ),
+    _SHARED["shards"],
     Option(
         "bucket_length", duration(1), None,
         "Length of a bucket. Default: an eighth of the horizon.",
@@ -210,6 +211,7 @@ BY_SEQUENCE = by_name(
     Option("ranges", whole(1, MOST_RANGES), RANGES, "Ranges of numbers that are remembered."),
     # The metrics report this number in 64 bits.
     Option("max_producers", whole(1, (1 << 63) - 1), 100_000, "Producers that a shard remembers."),
+    _SHARED["shards"],
     _SHARED["max_shard_batch_bytes"],
     Option("metrics", _NAME, "dedup_sequence", _METRICS),
     Option(
@@ -238,6 +240,7 @@ class _Options:
     verdict: str | None
     idle_timeout: Duration | None
     max_future: Duration
+    shards: int | None
     max_shard_batch_bytes: int | str
     metrics: str
     accept: str | tuple[str, ...]
@@ -299,7 +302,6 @@ class Options(_Options):
     guarantee: Guarantee
     check_payload: bool | Columns
     conflicts: Conflicts
-    shards: int | None
     bucket_length: Duration | None
     fpr: float
     state_budget_bytes: int | str

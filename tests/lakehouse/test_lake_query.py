@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from tests.lakehouse.lakes import Lake, once
 from tests.support.file_query import FileQuery
 from tests.support.query_contract import QueryContract
 from tests.support.sink_campaign import steps
-from tests.support.state_stores import ROCKSDB
+from tests.support.state_stores import ROCKSDB, configured
 
 #: What the two have in common by then is tested by one of them, elsewhere by both.
 BOTH_IF_SLOW = pytest.mark.parametrize(
@@ -49,17 +47,8 @@ class TestQuery(QueryContract):
         return LakeQuery(spark, lake, tmp_path / "query")
 
 
-@contextmanager
-def rocksdb_2(spark: SparkSession) -> Iterator[None]:
-    """Checkpoint the state store in its own way, which Delta's own sink fails with."""
-    settings = ROCKSDB | {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name in settings:
-            spark.conf.unset(name)
+#: Checkpoints the state store in its own way, which Delta's own sink fails with.
+ROCKSDB_2 = ROCKSDB | {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
 
 
 @pytest.mark.slow
@@ -70,7 +59,7 @@ def test_a_replay_with_rocksdb_and_checkpoint_format_2_repeats_nothing(
     operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2)
     query.change = lambda rows: rows.transform(operator)
     query.numbers(range(30), range(20, 50))
-    with rocksdb_2(spark):
+    with configured(spark, ROCKSDB_2):
         query.run()
         query.forget_commit()
         query.run()

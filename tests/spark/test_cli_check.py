@@ -28,7 +28,7 @@ from dedup.tools.check.findings import Finding, Level
 from dedup.tools.repair.opening import read_checkpoint as read_states
 from tests.support import state_stores
 from tests.support.cli_job import Job
-from tests.support.needs import needs_spark_4
+from tests.support.needs import needs_rescale, needs_spark_4
 from tests.support.processes import dedup
 from tests.support.spark_query import Query, listening, trace
 
@@ -84,9 +84,7 @@ def test_check_reads_the_settings_of_a_query_from_its_checkpoint(
     assert "2 partitions" in found["shuffle-partitions"]["evidence"]
 
 
-@pytest.mark.skipif(
-    not hasattr(SparkSession, "_streamingCheckpointManager"), reason="needs PySpark 4.2"
-)
+@needs_rescale
 def test_a_state_that_spark_has_repartitioned_has_its_new_number_of_partitions(
     spark: SparkSession, tmp_path: Path
 ) -> None:

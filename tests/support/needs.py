@@ -15,6 +15,11 @@ needs_spark_4 = pytest.mark.skipif(
     version("pyspark").startswith("3."), reason="PySpark 3.5 lacks what the test is about"
 )
 
+needs_rescale = pytest.mark.skipif(
+    version("pyspark").startswith(("3.", "4.0", "4.1")),
+    reason="PySpark before 4.2 cannot give a state other partitions",
+)
+
 
 def do_without(variable: str, reason: str) -> NoReturn:
     """Fail the running test, or skip it if the user has set this variable to 1.

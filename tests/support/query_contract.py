@@ -12,8 +12,10 @@ from pyspark.errors import StreamingQueryException
 from dedup import dedup_by_id
 from dedup.testing import faults
 from dedup.testing.sinks import once
+from dedup.tools import rescale
 from tests.support.file_query import FileQuery
-from tests.support.needs import needs_spark_4
+from tests.support.needs import needs_rescale, needs_spark_4
+from tests.support.state_stores import ROCKSDB, configured
 
 
 class QueryContract:
@@ -54,6 +56,26 @@ class QueryContract:
             query.run_to_the_end()
             assert query.found() == once(30 * number + 30), step
             assert len(faults.fired(fault_folder)) == number + 1, step
+
+    @needs_rescale
+    @pytest.mark.slow
+    def test_other_state_partitions_lose_and_repeat_nothing(
+        self, query: FileQuery, tmp_path: Path
+    ) -> None:
+        """Each change uses up a micro-batch that the sink never sees."""
+        operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=4)
+        query.change = lambda rows: rows.transform(operator)
+        with configured(query.spark, ROCKSDB):
+            query.numbers(range(30), range(20, 50))
+            query.run()
+            for partitions, first in ((4, 40), (1, 70)):
+                rescale(query.checkpoint, partitions, query.spark)
+                query.numbers(range(first, first + 40))
+                query.run()
+                query.forget_commit()
+                query.numbers(range(first, first + 40))
+                query.run()
+        assert query.found() == once(110)
 
     @needs_spark_4
     def test_the_format_of_a_sink_rejects_batch_reads_and_writes(self, query: FileQuery) -> None:

@@ -1,5 +1,14 @@
 """Spark's other state stores: settings that choose one."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _PREFIX = "spark.sql.streaming.stateStore."
 _CLASSES = "org.apache.spark.sql.execution.streaming.state."
 ROCKSDB = {_PREFIX + "providerClass": _CLASSES + "RocksDBStateStoreProvider"}
@@ -10,3 +19,15 @@ STORES = {
     "rocksdb v1 changelog": CHANGELOG,
     "rocksdb v2 changelog": CHANGELOG_V2,
 }
+
+
+@contextmanager
+def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Give a session settings that it has not, for a while."""
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(name)

@@ -72,7 +72,7 @@ def _check_stream(columns: Columns, options: Options | SequenceOptions) -> None:
     window = isinstance(options, Options) and options.window_delay is not None
     checks.check_settings(spark, window=window)
     checks.check_upstream(columns.df, columns.steps, options.FUNCTION)
-    checks.check_partitions(spark, options.shards if isinstance(options, Options) else None)
+    checks.check_partitions(spark, options.shards)
     if isinstance(options, Options):
         checks.check_root(spark, options.root, shared_local=options.shared_local)
 

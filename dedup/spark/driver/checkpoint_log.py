@@ -100,11 +100,11 @@ def read_checkpoint(where: str) -> CheckpointLog:
     batches = folder.numbers("offsets")[-_RECENT:]
     if not batches:
         return CheckpointLog(query_id=query_id)
-    pinned, newest = _parsed(folder, f"offsets/{batches[-1]}", _offsets)
+    pinned, newest = _parsed(folder, f"offsets/{batches[-1]}", offsets_in)
     entries = [newest]
     for number in reversed(batches[:-1]):
         with suppress(*_UNREADABLE):  # only the newest entry must be readable
-            entries.append(_offsets(folder.read(f"offsets/{number}") or "")[1])
+            entries.append(offsets_in(folder.read(f"offsets/{number}") or "")[1])
     return CheckpointLog(
         query_id=query_id,
         batch_id=batches[-1],
@@ -205,7 +205,7 @@ def _parsed(folder: _Folder, name: str, parse: Callable[[str], T]) -> T:
         ) from None
 
 
-def _offsets(text: str) -> tuple[dict[str, str], dict[str, str]]:
+def offsets_in(text: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the settings in an entry of the offset log, and the offset of each source as text."""
     version, about, *lines = text.split("\n")
     if version not in ("v1", "v2"):

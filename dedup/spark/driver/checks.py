@@ -170,8 +170,8 @@ def check_partitions(spark: SparkSession, shards: int | None) -> None:
     if partitions is None and shards is None:
         raise ConfigError(
             f"{PARTITIONS} is {value!r}, so the number of shards is unknown. Set "
-            f"{PARTITIONS} to a number, about the number of cores, or give dedup_by_id "
-            "shards=. A query that has run before keeps the number of its first start."
+            f"{PARTITIONS} to a number, about the number of cores, or give the "
+            "operator shards=. A query that has run before keeps the number of its first start."
         )
     if cores is None or partitions is None or partitions <= _PARTITIONS_PER_CORE * cores:
         return

@@ -215,6 +215,7 @@ def dedup_by_sequence(
     max_future: Duration = "10 minutes",
     ranges: int = RANGES,
     max_producers: int = 100_000,
+    shards: int | None = None,
     max_shard_batch_bytes: int | str = "1 GiB",
     metrics: str = "dedup_sequence",
     accept: str | Sequence[str] = (),
@@ -275,6 +276,9 @@ def dedup_by_sequence(
     max_producers : int
         Largest number of producers that a stream's shard may remember. A producer counts once per
         partition. One more producer stops the query.
+    shards : int, optional
+        As in `dedup_by_id`. Give it once the state has another number of partitions than at the
+        first start.
     max_shard_batch_bytes : int or str
         Largest share of a micro-batch that one shard may hold in memory.
     metrics : str

@@ -127,7 +127,7 @@ def _by_sequence(columns: Columns, options: SequenceOptions) -> Plan:
         policy=options.policy(),
         emitted=options.rule().emitted(untimed=options.null_timestamps == "emit"),
         body_columns=len(df.columns),
-        shards=_batch_shards(df),
+        shards=options.shards or _batch_shards(df),
         numbering=Numbering(
             producer_columns=tuple(r.column for r in producers),
             sequence_column=sequence.column,

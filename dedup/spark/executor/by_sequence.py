@@ -82,7 +82,13 @@ class BySequence(Call):
         shards = len(self.layout.slot_keys)
         if base.epoch < 0:
             return replace(base, shard=(shard, shards), made_of=made_of)
-        if base.shard != (shard, shards):
+        if base.shard[1] != shards:
+            raise ConfigError(
+                f"This query has {base.shard[1]} shards, and is started with {shards}. Give "
+                f"shards={base.shard[1]}. Nothing was emitted, changed or lost.",
+                remedy="changed-settings",
+            )
+        if base.shard[0] != shard:
             other = "shard {} of {}".format(*base.shard)
             raise SequenceState.damaged(f"it belongs to {other}, and this is {shard} of {shards}")
         if base.made_of != made_of:

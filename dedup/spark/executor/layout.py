@@ -66,7 +66,9 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
         shards = plan.shards or task.partitions
         # A stream without a catalog cannot store a secret.
         secret = b"" if plan.streaming else plan.secret
-        return Layout.of(task.query_id, slot_keys(shards, task.partitions), secret)
+        # The number of partitions may change, and no certificate keeps the keys.
+        spread = task.partitions if plan.numbering is None else shards
+        return Layout.of(task.query_id, slot_keys(shards, spread), secret)
     certificate = _certificate(plan, task, has_state)
     born = task.epoch <= certificate.birth_batch
     if has_state is False and not born and not _just_adopted(plan.root, task):
@@ -123,11 +125,13 @@ def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
         raise missing_catalog(plan.root, task.query_id)
     shards = plan.shards or (known.shards if known else task.partitions)
     secret = known.secret if known else plan.secret
+    # Then shards also spread evenly if the state later gets twice or four times as many partitions.
+    spread = 4 * task.partitions
     same_spread = known is not None and known.shards == shards
     wanted = Certificate(
         query_id=task.query_id,
         shards=shards,
-        slot_keys=known.slot_keys if known and same_spread else slot_keys(shards, task.partitions),
+        slot_keys=known.slot_keys if known and same_spread else slot_keys(shards, spread),
         hash_key_id=filter_key_id(task.query_id, secret),
         birth_batch=task.epoch,
         secret=secret,

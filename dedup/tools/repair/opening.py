@@ -129,10 +129,10 @@ def read_checkpoint(
 
         spark = SparkSession.builder.getOrCreate()
     read_ms = wall_clock_ms()
-    with _reading(place):
+    with reading(place):
         text = spark.read.text(f"{place}/metadata", wholetext=True).first()
         query_id: str = json.loads(text[0])["id"] if text else ""
-        rows = _rows_of_state(spark, place)
+        rows = rows_of_state(spark, place)
     for _, row in rows:
         refuse_before_release(row)
     if not rows and load_certificate(root, query_id) is None:
@@ -159,23 +159,23 @@ def has_state(spark: SparkSession, checkpoint: str) -> bool:
     Raises ConfigError if Spark cannot read it, and StateError if it is from before the first
     release.
     """
-    with _reading(checkpoint):
-        rows = _rows_of_state(spark, checkpoint, limit=1)
+    with reading(checkpoint):
+        rows = rows_of_state(spark, checkpoint, limit=1)
     for _, row in rows:
         refuse_before_release(row)
     return bool(rows)
 
 
-def _rows_of_state(
+def rows_of_state(
     spark: SparkSession, checkpoint: str, limit: int | None = None
 ) -> list[tuple[int, bytes]]:
     """Return slot key and state of shards after the last committed micro-batch."""
     from dedup.spark.versions import IS_SPARK_3
 
     if IS_SPARK_3:
-        from dedup.tools.repair.spark_3_state import rows_of_state
+        from dedup.tools.repair import spark_3_state
 
-        return list(islice(rows_of_state(spark, checkpoint), limit))
+        return list(islice(spark_3_state.rows_of_state(spark, checkpoint), limit))
     operators = spark.read.format("state-metadata").load(checkpoint)
     # A window behind the operator also has a state, with the lower number.
     own = operators.where(f"operatorName = '{OPERATOR}'").first()
@@ -187,7 +187,7 @@ def _rows_of_state(
 
 
 @contextmanager
-def _reading(checkpoint: str) -> Iterator[None]:
+def reading(checkpoint: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:

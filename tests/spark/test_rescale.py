@@ -1,0 +1,174 @@
+"""`rescale` gives a state other partitions, and the query continues as if nothing had happened."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from dedup import dedup_by_sequence
+from dedup.catalog.certificate import certificate_of
+from dedup.core.sharding import spark_hash_int
+from dedup.errors import ConfigError, cause
+from dedup.storage.root import Root
+from dedup.tools import read_checkpoint, rescale
+from tests.support.needs import long, needs_rescale
+from tests.support.oracle import Oracle
+from tests.support.processes import dedup
+from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables
+from tests.support.spark_query import ARROW, BASE, Query, Run, collected, forget_commits
+from tests.support.state_stores import ROCKSDB, STORES
+
+pytestmark = needs_rescale
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+@pytest.fixture
+def stopped(spark: SparkSession, tmp_path: Path) -> Query:
+    """A stopped query with two shards on two partitions, in RocksDB."""
+    configure(spark, ROCKSDB)
+    made = Query(spark, tmp_path, {"horizon": "1 hour"}).add("a@1", "b@2")
+    made.run()
+    return made
+
+
+def configure(spark: SparkSession, settings: dict[str, str]) -> None:
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+
+
+@pytest.mark.parametrize("store", ["rocksdb v1", *map(long, list(STORES)[1:])])
+def test_a_query_judges_as_if_its_partitions_had_never_changed(
+    spark: SparkSession, tmp_path: Path, store: str
+) -> None:
+    """Two changes, and a session that by default uses another store than the checkpoint."""
+    configure(spark, STORES[store] | {PARTITIONS: "4"})
+    given = tables(7)
+    made = query(spark, tmp_path, given[:3])
+    parts = [made.run()]
+    for partitions, more in ((2, given[3:5]), (8, given[5:])):
+        before = state_of(made)
+        done = rescale(made.checkpoint, partitions, spark.newSession())
+        assert (done.partitions, done.shards) == (partitions, len(before))
+        assert state_of(made) == before
+        for table in more:
+            made.add_table(table)
+        parts.append(made.run())
+        state = made.checkpoint / "state" / "0"
+        assert sum(path.name.isdigit() for path in state.iterdir()) >= partitions
+    numbers = [n for part in parts for n in part.rows]
+    assert numbers == [0, 1, 2, 4, 5, 7, 8], "Spark uses up micro-batches 3 and 6"
+    whole = Run(dict(enumerate(rows for part in parts for rows in part.rows.values())))
+    Oracle(HORIZON_S, LATENESS_S).check(given, whole)
+
+
+def state_of(query: Query) -> dict[int, bytes]:
+    states = read_checkpoint(str(query.catalog), str(query.checkpoint), query.spark).states
+    return {shard: state.to_bytes() for shard, state in states.items()}
+
+
+def test_shards_spread_evenly_over_more_and_fewer_partitions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """32 shards were born on 4 partitions."""
+    spark.conf.set(PARTITIONS, "4")
+    Query(spark, tmp_path, {"horizon": "1 hour", "shards": 32}).add("a@1").run()
+    (query_id,) = (path.name for path in (tmp_path / "catalog").iterdir() if path.is_dir())
+    keys = certificate_of(Root(tmp_path / "catalog"), query_id).slot_keys
+    signed = [h - 2**32 if (h := spark_hash_int(key)) >= 2**31 else h for key in keys]
+    for partitions in (1, 2, 4, 8, 16):
+        assert set(Counter(h % partitions for h in signed).values()) == {32 // partitions}
+
+
+def test_the_command_says_what_has_changed(stopped: Query) -> None:
+    done = dedup("catalog", "rescale", stopped.checkpoint, "--partitions", "3")
+    assert (done.returncode, done.stdout.splitlines()) == (0, [
+        "2 -> 3 state partitions, as micro-batch 1.",
+        "Start the query as before.",
+        "The operator has 2 shards: more partitions than shards give it no more",
+        "parallelism.",
+    ])  # fmt: skip
+    metrics = stopped.add("a@3", "c@4").run().metrics[-1]
+    assert (metrics.shards, metrics.unique, metrics.duplicate) == (2, 1, 1)
+
+
+def test_a_call_that_was_cut_off_is_repeated_with_the_same_number(
+    spark: SparkSession, stopped: Query
+) -> None:
+    rescale(stopped.checkpoint, 3, spark)
+    forget_commits(stopped.checkpoint, 1)
+    stopped.add("a@3", "c@4")
+    with pytest.raises(StreamingQueryException, match="UNFINISHED_REPARTITION"):
+        stopped.run()
+    with pytest.raises(ConfigError, match=r"for 3 partitions was cut off .* Repeat it with 3"):
+        rescale(stopped.checkpoint, 4, spark)
+    assert rescale(stopped.checkpoint, 3, spark).partitions == 3
+    metrics = stopped.run().metrics[-1]
+    assert (metrics.unique, metrics.duplicate) == (1, 1)
+
+
+def test_an_unfinished_micro_batch_is_named(spark: SparkSession, stopped: Query) -> None:
+    stopped.add("c@3").run()
+    forget_commits(stopped.checkpoint, 1)
+    unchanged(spark, stopped.checkpoint, 3, "Micro-batch 1 of .* is unfinished. Start the query")
+
+
+def test_a_number_that_cannot_be_is_rejected(spark: SparkSession, stopped: Query) -> None:
+    unchanged(spark, stopped.checkpoint, 0, "partitions=0 must be a whole number of at least 1")
+    unchanged(spark, stopped.checkpoint, 2, "has 2 partitions already")
+
+
+def test_a_state_in_the_default_store_stays_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's own call would leave a checkpoint from which the query never starts again."""
+    made = Query(spark, tmp_path, {"horizon": "1 hour"}).add("a@1")
+    made.run()
+    unchanged(spark, made.checkpoint, 3, "is in HDFSBackedStateStoreProvider, .* only .* RocksDB")
+    assert made.add("a@2").run().metrics[-1].duplicate == 1
+
+
+def test_numbers_are_judged_as_before_with_the_number_of_shards_as_before(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    configure(spark, ROCKSDB)
+    made = Query(spark, tmp_path, {})
+
+    def judged(first: int, **options: int) -> Counter[str]:
+        """Let 40 producers send their records from this number to number 3."""
+        for number in range(first, 4):
+            made.add_table(numbered(number))
+        operator = dedup_by_sequence("id", "n", expire_after="1 hour", verdict="v", **options)
+        rows = collected(made.source().transform(operator), made.checkpoint)
+        return Counter(row.v for row in rows)
+
+    assert judged(2) == {"unknown": 40, "accept": 40}
+    done = rescale(made.checkpoint, 5, spark)
+    assert (done.operator, done.shards) == ("dedup_by_sequence", 2)
+    with pytest.raises(StreamingQueryException) as stopped:
+        judged(3)
+    assert "has 2 shards, and is started with 5. Give shards=2" in str(cause(stopped.value))
+    assert judged(2, shards=2) == {"duplicate": 120}
+
+
+def numbered(number: int) -> pa.Table:
+    rows = [{"id": f"p{i}", "at": 0, "ts": BASE, "src": None, "n": number} for i in range(40)]
+    return pa.Table.from_pylist(rows, ARROW)
+
+
+def test_a_checkpoint_of_something_else_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
+    configure(spark, ROCKSDB)
+    made = Query(spark, tmp_path, {}).add("a@1")
+    collected(made.source().dropDuplicates(["id"]), tmp_path / "builtin")
+    unchanged(spark, tmp_path / "builtin", 3, "cannot read the state of a query with dedup_by_id")
+
+
+def unchanged(spark: SparkSession, checkpoint: Path, partitions: int, why: str) -> None:
+    before = shutil.copytree(checkpoint, checkpoint.parent / f"{checkpoint.name}-{partitions}")
+    with pytest.raises(ConfigError, match=why):
+        rescale(checkpoint, partitions, spark)
+    names = [{p.relative_to(at) for p in at.rglob("*")} for at in (before, checkpoint)]
+    assert names[0] == names[1]
