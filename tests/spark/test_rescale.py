@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
+import time
 from collections import Counter
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -16,13 +20,15 @@ from dedup.catalog.certificate import certificate_of
 from dedup.core.sharding import spark_hash_int
 from dedup.errors import ConfigError, cause
 from dedup.storage.root import Root
+from dedup.testing import faults
 from dedup.tools import read_checkpoint, rescale
 from tests.support.needs import long, needs_rescale
 from tests.support.oracle import Oracle
-from tests.support.processes import dedup
+from tests.support.processes import Daemon, dedup
 from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables
 from tests.support.spark_query import ARROW, BASE, Query, Run, collected, forget_commits
 from tests.support.state_stores import ROCKSDB, STORES
+from tests.support.waiting import wait_until
 
 pytestmark = needs_rescale
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -110,6 +116,40 @@ def test_a_call_that_was_cut_off_is_repeated_with_the_same_number(
     assert rescale(stopped.checkpoint, 3, spark).partitions == 3
     metrics = stopped.run().metrics[-1]
     assert (metrics.unique, metrics.duplicate) == (1, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_kills_of_the_command_and_of_the_next_start_change_no_verdict(
+    spark: SparkSession, tmp_path: Path, fault_folder: Path
+) -> None:
+    """Kills come at random moments after Spark has planned its micro-batch, 30 times."""
+    configure(spark, ROCKSDB)
+    given, random, cut_off = tables(31, rows=60), Random(0), 0
+    made = query(spark, tmp_path, given[:1], shards=6)
+    parts, partitions = [made.run()], 2
+    for number, table in enumerate(given[1:]):
+        partitions = partitions % 6 + 1
+        planned = made.checkpoint / "offsets" / str(last(made) + 1)
+        command = [sys.executable, "-m", "dedup.cli.main", "catalog", "rescale", made.checkpoint]
+        command += ["--partitions", partitions]
+        running = Daemon.start(command, tmp_path / "log", dict(os.environ))
+        assert wait_until(lambda path=planned: path.exists(), 120), running.log.read_text()
+        time.sleep(random.uniform(0, 1.5))
+        assert running.kill() or running.process.returncode == 0
+        if not (made.checkpoint / "commits" / planned.name).exists():
+            cut_off += 1
+            assert rescale(made.checkpoint, partitions, spark).batch_id == int(planned.name)
+        faults.arm(fault_folder, random.choice(("group.update.before", "group.end")), "kill")
+        parts.append(made.add_table(table).run())
+        assert len(faults.fired(fault_folder)) == number + 1
+    assert cut_off >= 10
+    whole = Run(dict(enumerate(rows for part in parts for rows in part.rows.values())))
+    Oracle(HORIZON_S, LATENESS_S).check(given, whole)
+
+
+def last(query: Query) -> int:
+    return max(int(p.name) for p in (query.checkpoint / "commits").iterdir() if p.name.isdigit())
 
 
 def test_an_unfinished_micro_batch_is_named(spark: SparkSession, stopped: Query) -> None:

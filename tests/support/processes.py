@@ -17,7 +17,7 @@ from typing import Any
 
 #: The folder of package and tests.
 ROOT = Path(__file__).parents[2]
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 240.0
 _STOP_TIMEOUT_S = 10.0
 
 

@@ -21,9 +21,10 @@ from dedup import DedupListener
 from dedup.sinks import delta_once, delta_sink, iceberg_once, iceberg_sink
 from dedup.sinks.figures import SinkMetrics
 from tests.lakehouse.lakes import at_point
-from tests.lakehouse.test_lake_query import rocksdb_2
+from tests.lakehouse.test_lake_query import ROCKSDB_2
 from tests.support.file_query import FileQuery
 from tests.support.spark_query import listening
+from tests.support.state_stores import configured
 from tests.support.waiting import wait_until
 
 RIGHT = 130
@@ -114,7 +115,10 @@ def test_the_delta_connector_survives_a_replay(query: Native) -> None:
 def test_the_delta_connector_fails_a_replay_with_rocksdb_format_2(
     spark: SparkSession, query: Native
 ) -> None:
-    with rocksdb_2(spark), pytest.raises(StreamingQueryException, match="assertion failed"):
+    with (
+        configured(spark, ROCKSDB_2),
+        pytest.raises(StreamingQueryException, match="assertion failed"),
+    ):
         query.twice(lambda writer: writer.format("delta").start(query.path))
     assert query.in_delta() == once()
 
@@ -173,7 +177,7 @@ def test_delta_once_survives_a_replay(spark: SparkSession, query: Native, store:
     if store == "default":
         query.twice(lambda writer: writer.foreachBatch(publish).start())
     else:
-        with rocksdb_2(spark):
+        with configured(spark, ROCKSDB_2):
             query.twice(lambda writer: writer.foreachBatch(publish).start())
     assert query.in_delta() == once()
 
@@ -217,7 +221,7 @@ def test_the_iceberg_connector_repeats_rows_after_its_snapshots_expired(query: N
 def test_the_iceberg_connector_survives_a_replay_with_rocksdb_format_2(
     spark: SparkSession, query: Native
 ) -> None:
-    with rocksdb_2(spark):
+    with configured(spark, ROCKSDB_2):
         query.twice(lambda writer: writer.toTable(query.table))
     assert query.in_iceberg() == once()
 
