@@ -159,8 +159,27 @@ def test_an_unfinished_micro_batch_is_named(spark: SparkSession, stopped: Query)
 
 
 def test_a_number_that_cannot_be_is_rejected(spark: SparkSession, stopped: Query) -> None:
-    unchanged(spark, stopped.checkpoint, 0, "partitions=0 must be a whole number of at least 1")
+    unchanged(spark, stopped.checkpoint, 0, "partitions=0 must be a whole number from 1 to 10000")
+    unchanged(spark, stopped.checkpoint, 10_001, "partitions=10001 must be")
     unchanged(spark, stopped.checkpoint, 2, "has 2 partitions already")
+
+
+def test_a_state_of_spark_3_5_is_left_alone(spark: SparkSession, stopped: Query) -> None:
+    """It has no metadata, without which Spark plans the change and cannot make it."""
+    shutil.rmtree(stopped.checkpoint / "state" / "0" / "_metadata")
+    unchanged(spark, stopped.checkpoint, 3, "is from Spark 3.5. Start the query with this PySpark")
+    stopped.add("a@3").run()
+    assert rescale(stopped.checkpoint, 3, spark).partitions == 3
+
+
+def test_an_entry_that_a_power_loss_has_emptied_is_reported(
+    spark: SparkSession, stopped: Query
+) -> None:
+    stopped.add("c@3").run()
+    forget_commits(stopped.checkpoint, 1)
+    (stopped.checkpoint / "offsets" / "1").write_text("")
+    (stopped.checkpoint / "offsets" / ".1.crc").unlink()
+    unchanged(spark, stopped.checkpoint, 3, "Incomplete log file. Nothing has changed")
 
 
 def test_a_state_in_the_default_store_stays_as_it_is(spark: SparkSession, tmp_path: Path) -> None:

@@ -85,7 +85,8 @@ class BySequence(Call):
         if base.shard[1] != shards:
             raise ConfigError(
                 f"This query has {base.shard[1]} shards, and is started with {shards}. Give "
-                f"shards={base.shard[1]}. Nothing was emitted, changed or lost.",
+                f"shards={base.shard[1]}. This micro-batch was not committed, and its verdicts are "
+                "wrong.",
                 remedy="changed-settings",
             )
         if base.shard[0] != shard:

@@ -67,7 +67,7 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
         # A stream without a catalog cannot store a secret.
         secret = b"" if plan.streaming else plan.secret
         # The number of partitions may change, and no certificate keeps the keys.
-        spread = task.partitions if plan.numbering is None else shards
+        spread = shards if plan.streaming and plan.numbering is not None else task.partitions
         return Layout.of(task.query_id, slot_keys(shards, spread), secret)
     certificate = _certificate(plan, task, has_state)
     born = task.epoch <= certificate.birth_batch

@@ -92,7 +92,7 @@ def checkpoint_place(checkpoint: str) -> str:
         return checkpoint
     local = home_path(checkpoint).resolve()
     if not (local / "metadata").is_file():
-        raise ConfigError(f"--checkpoint {local} is not a checkpoint of a streaming query.")
+        raise ConfigError(f"{local} is not a checkpoint of a streaming query.")
     return str(local)
 
 
@@ -176,14 +176,21 @@ def rows_of_state(
         from dedup.tools.repair import spark_3_state
 
         return list(islice(spark_3_state.rows_of_state(spark, checkpoint), limit))
-    operators = spark.read.format("state-metadata").load(checkpoint)
-    # A window behind the operator also has a state, with the lower number.
-    own = operators.where(f"operatorName = '{OPERATOR}'").first()
-    reader = spark.read.format("statestore").option("operatorId", own["operatorId"] if own else 0)
-    table = reader.load(checkpoint)
+    number = operator_number(spark, checkpoint)
+    table = spark.read.format("statestore").option("operatorId", number or 0).load(checkpoint)
     table = table.select("key.shard", "value.groupState.shard_state")
     rows = table.collect() if limit is None else table.head(limit)
     return [(key, bytes(state)) for key, state in rows]
+
+
+def operator_number(spark: SparkSession, checkpoint: str) -> int | None:
+    """Return Spark's number of the operator, or None if Spark 3.5 wrote the state."""
+    # This starts a service without which PySpark 4.2 reads no RocksDB state store.
+    _ = spark.streams.active
+    operators = spark.read.format("state-metadata").load(checkpoint)
+    # A window behind the operator also has a state, with the lower number.
+    own = operators.where(f"operatorName = '{OPERATOR}'").first()
+    return None if own is None else int(own["operatorId"])
 
 
 @contextmanager

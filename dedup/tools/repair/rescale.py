@@ -11,7 +11,7 @@ from dedup.errors import ConfigError
 from dedup.errors.cause import cause_of
 from dedup.spark.driver.checkpoint_log import offsets_in
 from dedup.spark.driver.checks import PARTITIONS
-from dedup.tools.repair.opening import checkpoint_place, reading, rows_of_state
+from dedup.tools.repair.opening import checkpoint_place, operator_number, reading, rows_of_state
 from dedup.values.option import whole
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _STORE = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+#: Spark plans a number that it cannot reach, and the query then never starts again.
+_MOST = 10_000
 _NEW_CHECKPOINT = (
     "Its number of partitions changes only with a new checkpoint, such as dedup catalog adopt "
     "makes, which forgets the newest IDs."
@@ -48,15 +50,15 @@ def rescale(
     """Give a stopped query another number of state partitions.
 
     The query continues from the same checkpoint, with the same catalog, positions of its sources
-    and sinks. If the call is cut off, the query does not start until the call is repeated with the
-    same number.
+    and sinks. Stop it first: a running query fails at its next micro-batch. If the call is cut off,
+    the query does not start until the call is repeated with the same number.
 
     Parameters
     ----------
     checkpoint
         Folder of the query's checkpoint. The query uses RocksDB as its state store.
     partitions : int
-        1 or more. The operator's shards are divided among them.
+        1 to 10,000. The operator's shards are divided among them.
     spark : SparkSession, optional
         A classic session of PySpark 4.2 or newer. Default: the active session, or a new session,
         which stays open.
@@ -72,12 +74,14 @@ def rescale(
 
     Notes
     -----
-    A query of `dedup_by_sequence` must then be given `shards`, the number that the result has.
+    Give `dedup_by_sequence` the number in the result as `shards`, before the query starts. Without
+    it the query stops in its first micro-batch, and a sink that publishes rows one by one may
+    already have duplicates.
 
     The call is Spark's own and experimental (SPARK-54346). Spark's own file sink does not survive
     the micro-batch that it uses up.
     """
-    whole().check(partitions, "partitions")
+    whole(1, _MOST).check(partitions, "partitions")
     place = checkpoint_place(os.fspath(checkpoint))
     if spark is None:
         from pyspark.sql import SparkSession
@@ -91,28 +95,33 @@ def rescale(
         )
     with reading(place):
         planned, commits = _log(spark, place, "offsets"), _log(spark, place, "commits")
-        rows = rows_of_state(spark, place)
+        rows, number = rows_of_state(spark, place), operator_number(spark, place)
+        last, newest = max(commits), max(planned)
+        pinned, next_one = (offsets_in(planned[batch])[0] for batch in (last, newest))
+        store, before = pinned[_STORE].rpartition(".")[2], int(pinned[PARTITIONS])
+        next_partitions = int(next_one[PARTITIONS])
     operator = operator_of(rows[0][1]) if rows else None
     if operator is None:
         raise ConfigError(f"{place} holds no state of this package's operators.")
-    last = max(commits)
-    settings = [offsets_in(planned[number])[0] for number in (last, max(planned))]
-    before, next_one = (int(each[PARTITIONS]) for each in settings)
-    if not settings[0][_STORE].endswith("RocksDBStateStoreProvider"):
+    if number is None:
         raise ConfigError(
-            f"The state in {place} is in {settings[0][_STORE].rpartition('.')[2]}, and Spark can "
-            "only give a RocksDB state store other partitions. Nothing has changed. "
-            f"{_NEW_CHECKPOINT}"
+            f"The state in {place} is from Spark 3.5. Start the query with this PySpark, let it "
+            "commit a micro-batch, stop it, and call again. Nothing has changed."
         )
-    if max(planned) > last and next_one not in (before, partitions):
+    if store != "RocksDBStateStoreProvider":
         raise ConfigError(
-            f"An earlier call for {next_one} partitions was cut off at {place}. Repeat it with "
-            f"{next_one}; then another number is possible."
+            f"The state in {place} is in {store}, and Spark can only give a RocksDB state store "
+            f"other partitions. Nothing has changed. {_NEW_CHECKPOINT}"
         )
-    if max(planned) > last and next_one == before:
+    if newest > last and next_partitions not in (before, partitions):
         raise ConfigError(
-            f"Micro-batch {max(planned)} of {place} is unfinished. Start the query, let it commit "
-            "this micro-batch (trigger availableNow), stop it, and call again. Nothing has changed."
+            f"An earlier call for {next_partitions} partitions was cut off at {place}. Repeat it "
+            f"with {next_partitions}; then another number is possible."
+        )
+    if newest > last and next_partitions == before:
+        raise ConfigError(
+            f"Micro-batch {newest} of {place} is unfinished. Start the query, let it commit this "
+            "micro-batch (trigger availableNow), stop it, and call again. Nothing has changed."
         )
     if before == partitions:
         raise ConfigError(f"The state in {place} has {before} partitions already.")
@@ -122,18 +131,18 @@ def rescale(
     try:
         session._streamingCheckpointManager.repartition(place, partitions)
     except Exception as error:
+        change = "Nothing has changed."
+        if last + 1 in _log(spark, place, "offsets"):
+            change = "The query does not start before you have repeated the call with this number."
+        cause = cause_of(str(error)).rstrip(".")
         raise ConfigError(
-            f"Spark could not give {place} {partitions} partitions: {cause_of(str(error))} Before "
-            "the query starts, repeat the call with the same number."
+            f"Spark could not give {place} {partitions} partitions: {cause}. {change}"
         ) from error
     return Rescaling(place, last + 1, before, partitions, operator, len(rows))
 
 
 def _log(spark: SparkSession, place: str, name: str) -> dict[int, str]:
     """Return the entries of one of Spark's logs by micro-batch."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    files = spark.read.text(f"{place}/{name}", wholetext=True)
-    entries = files.select(F.input_file_name(), "value").collect()
-    names = ((file.rpartition("/")[2], text) for file, text in entries)
-    return {int(number): text for number, text in names if number.isdigit()}
+    files = spark.read.format("binaryFile").load(f"{place}/{name}").select("path", "content")
+    entries = ((path.rpartition("/")[2], bytes(content)) for path, content in files.collect())
+    return {int(number): text.decode() for number, text in entries if number.isdigit()}
