@@ -9,19 +9,24 @@ import time
 from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from dedup import dedup_by_sequence
+from dedup import dedup_by_sequence, split
 from dedup.catalog.certificate import certificate_of
 from dedup.core.sharding import spark_hash_int
 from dedup.errors import ConfigError, cause
+from dedup.sinks import custom_sink, once_per_batch, stable
 from dedup.storage.root import Root
 from dedup.testing import faults
 from dedup.tools import read_checkpoint, rescale
+from tests.kit.sqlite_sink import ParallelSqlite, create, read
+from tests.spark.test_operator_windows import DELAY, ENDS, windowed
+from tests.spark.test_operator_windows import partitions as source_partitions
 from tests.support.needs import long, needs_rescale
 from tests.support.oracle import Oracle
 from tests.support.processes import Daemon, dedup
@@ -71,6 +76,76 @@ def test_a_query_judges_as_if_its_partitions_had_never_changed(
     assert numbers == [0, 1, 2, 4, 5, 7, 8], "Spark uses up micro-batches 3 and 6"
     whole = Run(dict(enumerate(rows for part in parts for rows in part.rows.values())))
     Oracle(HORIZON_S, LATENESS_S).check(given, whole)
+
+
+@pytest.mark.slow
+def test_windows_behind_the_operator_count_what_they_would_have_counted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    configure(spark, ROCKSDB)
+
+    def counted(name: str, *changes: int) -> Counter[str]:
+        found = windowed(spark, tmp_path / name, DELAY)
+        for number, texts in enumerate((*source_partitions(0), *ENDS)):
+            if 0 < number <= len(changes):
+                rescale(found.checkpoint, changes[number - 1], spark)
+            found.add(*texts).read()
+        assert found.dropped == 0
+        assert found.total("late") > 10
+        return found.read()
+
+    assert counted("changed", 3, 1, 4) == counted("as it was")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrapped", [stable, once_per_batch])
+def test_functions_get_each_micro_batch_once(
+    spark: SparkSession, tmp_path: Path, wrapped: Any
+) -> None:
+    configure(spark, ROCKSDB)
+    made = Query(spark, tmp_path, {"horizon": "1 day", "verdict": "verdict"})
+    calls: list[tuple[int, str, list[str]]] = []
+
+    def log(verdict: str) -> Any:
+        def call(rows: DataFrame, batch_id: int) -> None:
+            calls.append((batch_id, verdict, sorted(row.id for row in rows.collect())))
+
+        return wrapped(call, at=str(tmp_path / verdict))
+
+    for partitions in (3, 1, 0):
+        made.add("a@1", f"b{partitions}@2")
+        writer = split(made.result(), unique=log("unique"), duplicate=log("duplicate"))
+        writer = writer.option("checkpointLocation", str(made.checkpoint))
+        assert writer.trigger(availableNow=True).start().awaitTermination(120)
+        if partitions:
+            rescale(made.checkpoint, partitions, spark)
+    assert [call for call in sorted(calls) if call[2]] == [
+        (0, "unique", ["a", "b3"]),
+        (2, "duplicate", ["a"]), (2, "unique", ["b1"]),
+        (4, "duplicate", ["a"]), (4, "unique", ["b0"]),
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_sink_of_the_kit_publishes_each_micro_batch_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    configure(spark, ROCKSDB)
+    made = Query(spark, tmp_path, {"horizon": "1 day"})
+    made.then = lambda rows: rows.selectExpr("n", "id AS text")
+    sink = ParallelSqlite(str(tmp_path / "orders.db"))
+    create(sink.path)
+    for partitions in (3, 1, 0):
+        made.add("a@1", f"b{partitions}@2")
+        for again in (False, True):
+            if again:
+                forget_commits(made.checkpoint, last(made))
+            publish = custom_sink(sink, checkpoint=str(made.checkpoint))
+            running = made.writer().foreachBatch(publish).start()
+            assert running.awaitTermination(120)
+        if partitions:
+            rescale(made.checkpoint, partitions, spark)
+    assert sorted(read(sink)) == [0, 1, 3, 5]
 
 
 def state_of(query: Query) -> dict[int, bytes]:
@@ -156,6 +231,11 @@ def test_an_unfinished_micro_batch_is_named(spark: SparkSession, stopped: Query)
     stopped.add("c@3").run()
     forget_commits(stopped.checkpoint, 1)
     unchanged(spark, stopped.checkpoint, 3, "Micro-batch 1 of .* is unfinished. Start the query")
+
+
+def test_a_query_that_has_committed_nothing_is_named(spark: SparkSession, stopped: Query) -> None:
+    forget_commits(stopped.checkpoint, 0)
+    unchanged(spark, stopped.checkpoint, 3, "has committed no micro-batch. Start it once")
 
 
 def test_a_number_that_cannot_be_is_rejected(spark: SparkSession, stopped: Query) -> None:

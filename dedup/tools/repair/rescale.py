@@ -68,7 +68,7 @@ def rescale(
     ConfigError
         If PySpark is older or the session one of Spark Connect; if the folder is not the checkpoint
         of a query of this package, or its state is in another state store; if a micro-batch is
-        unfinished, or the number unchanged. Nothing has changed then, unless the error says so.
+        unfinished, or the number unchanged. The error says if something has changed.
     StateError
         If the state is from before the first release.
 
@@ -95,8 +95,14 @@ def rescale(
         )
     with reading(place):
         planned, commits = _log(spark, place, "offsets"), _log(spark, place, "commits")
-        rows, number = rows_of_state(spark, place), operator_number(spark, place)
+    if not commits:
+        raise ConfigError(f"The query of {place} has committed no micro-batch. Start it once.")
+    with reading(place):
         last, newest = max(commits), max(planned)
+        session = spark.newSession()
+        # Spark takes the state store from the checkpoint, and this from the session.
+        session.conf.set(_FORMAT, commits[last].split("\n")[0].removeprefix("v"))
+        rows, number = rows_of_state(session, place), operator_number(session, place)
         pinned, next_one = (offsets_in(planned[batch])[0] for batch in (last, newest))
         store, before = pinned[_STORE].rpartition(".")[2], int(pinned[PARTITIONS])
         next_partitions = int(next_one[PARTITIONS])
@@ -125,9 +131,6 @@ def rescale(
         )
     if before == partitions:
         raise ConfigError(f"The state in {place} has {before} partitions already.")
-    session = spark.newSession()
-    # Spark takes the state store from the checkpoint, and this from the session.
-    session.conf.set(_FORMAT, commits[last].split("\n")[0].removeprefix("v"))
     try:
         session._streamingCheckpointManager.repartition(place, partitions)
     except Exception as error:
