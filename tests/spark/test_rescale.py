@@ -149,7 +149,9 @@ def test_a_sink_of_the_kit_publishes_each_micro_batch_once(
 
 
 def state_of(query: Query) -> dict[int, bytes]:
-    states = read_checkpoint(str(query.catalog), str(query.checkpoint), query.spark).states
+    """The state of each shard, as a session reads it that knows nothing of the query."""
+    session = query.spark.newSession()
+    states = read_checkpoint(str(query.catalog), str(query.checkpoint), session).states
     return {shard: state.to_bytes() for shard, state in states.items()}
 
 

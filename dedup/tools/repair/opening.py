@@ -41,6 +41,8 @@ class Snapshot:
 Where = str | os.PathLike[str] | FileSystemFactory | Root
 #: The folder of a checkpoint, or the snapshot read from it.
 Checkpoint = str | os.PathLike[str] | Snapshot
+#: The format of Spark's checkpoints of a state. Spark takes it from the session.
+_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 #: Kinds of catalog files whose names carry the ID of a query.
 _QUERY_FILES = (
     "certificate", "old_certificate", "segment", "sidecar", "backup", "adopted", "pending_list",
@@ -177,9 +179,10 @@ def rows_of_state(
 
         return list(islice(spark_3_state.rows_of_state(spark, checkpoint), limit))
     number = operator_number(spark, checkpoint)
-    table = spark.read.format("statestore").option("operatorId", number or 0).load(checkpoint)
-    table = table.select("key.shard", "value.groupState.shard_state")
-    rows = table.collect() if limit is None else table.head(limit)
+    with in_format_of(spark, checkpoint):
+        table = spark.read.format("statestore").option("operatorId", number or 0).load(checkpoint)
+        table = table.select("key.shard", "value.groupState.shard_state")
+        rows = table.collect() if limit is None else table.head(limit)
     return [(key, bytes(state)) for key, state in rows]
 
 
@@ -191,6 +194,25 @@ def operator_number(spark: SparkSession, checkpoint: str) -> int | None:
     # A window behind the operator also has a state, with the lower number.
     own = operators.where(f"operatorName = '{OPERATOR}'").first()
     return None if own is None else int(own["operatorId"])
+
+
+@contextmanager
+def in_format_of(spark: SparkSession, checkpoint: str) -> Iterator[None]:
+    """Let a session read and write state in the format of a checkpoint, for a while."""
+    commits = log_entries(spark, checkpoint, "commits")
+    before = spark.conf.get(_FORMAT, None)
+    spark.conf.set(_FORMAT, commits[max(commits)].split("\n")[0].removeprefix("v"))
+    try:
+        yield
+    finally:
+        spark.conf.unset(_FORMAT) if before is None else spark.conf.set(_FORMAT, before)
+
+
+def log_entries(spark: SparkSession, checkpoint: str, log: str) -> dict[int, str]:
+    """Return the entries of one of Spark's logs by micro-batch."""
+    files = spark.read.format("binaryFile").load(f"{checkpoint}/{log}").select("path", "content")
+    entries = ((path.rpartition("/")[2], bytes(content)) for path, content in files.collect())
+    return {int(number): text.decode() for number, text in entries if number.isdigit()}
 
 
 @contextmanager

@@ -11,14 +11,20 @@ from dedup.errors import ConfigError
 from dedup.errors.cause import cause_of
 from dedup.spark.driver.checkpoint_log import offsets_in
 from dedup.spark.driver.checks import PARTITIONS
-from dedup.tools.repair.opening import checkpoint_place, operator_number, reading, rows_of_state
+from dedup.tools.repair.opening import (
+    checkpoint_place,
+    in_format_of,
+    log_entries,
+    operator_number,
+    reading,
+    rows_of_state,
+)
 from dedup.values.option import whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _STORE = "spark.sql.streaming.stateStore.providerClass"
-_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 #: Spark plans a number that it cannot reach, and the query then never starts again.
 _MOST = 10_000
 _NEW_CHECKPOINT = (
@@ -94,15 +100,15 @@ def rescale(
             f"4.2 or newer. {_NEW_CHECKPOINT}"
         )
     with reading(place):
-        planned, commits = _log(spark, place, "offsets"), _log(spark, place, "commits")
+        planned, commits = (
+            log_entries(spark, place, "offsets"),
+            log_entries(spark, place, "commits"),
+        )
     if not commits:
         raise ConfigError(f"The query of {place} has committed no micro-batch. Start it once.")
     with reading(place):
         last, newest = max(commits), max(planned)
-        session = spark.newSession()
-        # Spark takes the state store from the checkpoint, and this from the session.
-        session.conf.set(_FORMAT, commits[last].split("\n")[0].removeprefix("v"))
-        rows, number = rows_of_state(session, place), operator_number(session, place)
+        rows, number = rows_of_state(spark, place), operator_number(spark, place)
         pinned, next_one = (offsets_in(planned[batch])[0] for batch in (last, newest))
         store, before = pinned[_STORE].rpartition(".")[2], int(pinned[PARTITIONS])
         next_partitions = int(next_one[PARTITIONS])
@@ -132,20 +138,14 @@ def rescale(
     if before == partitions:
         raise ConfigError(f"The state in {place} has {before} partitions already.")
     try:
-        session._streamingCheckpointManager.repartition(place, partitions)
+        with in_format_of(spark, place):
+            spark._streamingCheckpointManager.repartition(place, partitions)
     except Exception as error:
         change = "Nothing has changed."
-        if last + 1 in _log(spark, place, "offsets"):
+        if last + 1 in log_entries(spark, place, "offsets"):
             change = "The query does not start before you have repeated the call with this number."
         cause = cause_of(str(error)).rstrip(".")
         raise ConfigError(
             f"Spark could not give {place} {partitions} partitions: {cause}. {change}"
         ) from error
     return Rescaling(place, last + 1, before, partitions, operator, len(rows))
-
-
-def _log(spark: SparkSession, place: str, name: str) -> dict[int, str]:
-    """Return the entries of one of Spark's logs by micro-batch."""
-    files = spark.read.format("binaryFile").load(f"{place}/{name}").select("path", "content")
-    entries = ((path.rpartition("/")[2], bytes(content)) for path, content in files.collect())
-    return {int(number): text.decode() for number, text in entries if number.isdigit()}
