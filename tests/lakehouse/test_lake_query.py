@@ -19,7 +19,7 @@ from tests.lakehouse.lakes import Lake, once
 from tests.support.file_query import FileQuery
 from tests.support.query_contract import QueryContract
 from tests.support.sink_campaign import steps
-from tests.support.state_stores import ROCKSDB, configured
+from tests.support.state_stores import ROCKSDB_V2, configured
 
 #: What the two have in common by then is tested by one of them, elsewhere by both.
 BOTH_IF_SLOW = pytest.mark.parametrize(
@@ -47,10 +47,6 @@ class TestQuery(QueryContract):
         return LakeQuery(spark, lake, tmp_path / "query")
 
 
-#: Checkpoints the state store in its own way, which Delta's own sink fails with.
-ROCKSDB_2 = ROCKSDB | {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
-
-
 @pytest.mark.slow
 def test_a_replay_with_rocksdb_and_checkpoint_format_2_repeats_nothing(
     spark: SparkSession, lake: Lake, tmp_path: Path
@@ -59,7 +55,7 @@ def test_a_replay_with_rocksdb_and_checkpoint_format_2_repeats_nothing(
     operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2)
     query.change = lambda rows: rows.transform(operator)
     query.numbers(range(30), range(20, 50))
-    with configured(spark, ROCKSDB_2):
+    with configured(spark, ROCKSDB_V2):
         query.run()
         query.forget_commit()
         query.run()

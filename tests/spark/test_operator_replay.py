@@ -15,7 +15,7 @@ from tests.support.needs import long
 from tests.support.oracle import Oracle
 from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables, total
 from tests.support.spark_query import Query, Run, finish, forget_commits, roll_back, row_set
-from tests.support.state_stores import STORES
+from tests.support.state_stores import STORES, configure
 
 BATCHES = 14
 
@@ -82,8 +82,7 @@ def test_a_rollback_replays_the_same_rows_on_other_state_stores(
     spark: SparkSession, tmp_path: Path, store: str
 ) -> None:
     """A run, a rollback by two micro-batches, and a restart. Other tests use HDFS-backed state."""
-    for name, value in STORES[store].items():
-        spark.conf.set(name, value)
+    configure(spark, STORES[store])
     given = tables(5)
     made = query(spark, tmp_path, given[:4])
     run = made.run()

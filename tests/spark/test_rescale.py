@@ -32,7 +32,7 @@ from tests.support.oracle import Oracle
 from tests.support.processes import Daemon, dedup
 from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables
 from tests.support.spark_query import ARROW, BASE, Query, Run, collected, forget_commits
-from tests.support.state_stores import ROCKSDB, STORES
+from tests.support.state_stores import ROCKSDB, STORES, configure
 from tests.support.waiting import wait_until
 
 pytestmark = needs_rescale
@@ -46,11 +46,6 @@ def stopped(spark: SparkSession, tmp_path: Path) -> Query:
     made = Query(spark, tmp_path, {"horizon": "1 hour"}).add("a@1", "b@2")
     made.run()
     return made
-
-
-def configure(spark: SparkSession, settings: dict[str, str]) -> None:
-    for name, value in settings.items():
-        spark.conf.set(name, value)
 
 
 @pytest.mark.parametrize("store", ["rocksdb v1", *map(long, list(STORES)[1:])])
@@ -94,7 +89,7 @@ def test_windows_behind_the_operator_count_what_they_would_have_counted(
         assert found.total("late") > 10
         return found.read()
 
-    assert counted("changed", 3, 1, 4) == counted("as it was")
+    assert counted("changed", 3, 1, 4) == counted("unchanged")
 
 
 @pytest.mark.slow
@@ -238,6 +233,8 @@ def test_an_unfinished_micro_batch_is_named(spark: SparkSession, stopped: Query)
 def test_a_query_that_has_committed_nothing_is_named(spark: SparkSession, stopped: Query) -> None:
     forget_commits(stopped.checkpoint, 0)
     unchanged(spark, stopped.checkpoint, 3, "has committed no micro-batch. Start it once")
+    with pytest.raises(ConfigError, match="No committed batch found"):
+        state_of(stopped)
 
 
 def test_a_number_that_cannot_be_is_rejected(spark: SparkSession, stopped: Query) -> None:

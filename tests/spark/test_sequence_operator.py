@@ -22,7 +22,7 @@ from dedup.tools.watch.query_log import read_logs
 from tests.support.sequence_model import SEQUENCES, SequenceModel
 from tests.support.sequence_query import SEQUENCE_SCHEMA, SequenceQuery, numbered, run_of, told
 from tests.support.spark_query import collected, forget_commits, listening, roll_back
-from tests.support.state_stores import CHANGELOG, CHANGELOG_V2
+from tests.support.state_stores import CHANGELOG, CHANGELOG_V2, configure
 from tests.support.waiting import wait_until
 
 MARKED = {"verdict": "verdict"}
@@ -145,8 +145,7 @@ def test_a_copy_continues_beside_its_original_on_other_state_stores(
     spark: SparkSession, tmp_path: Path, store: dict[str, str]
 ) -> None:
     """Each continues from its own state, and Spark has lost the last commit of one."""
-    for name, value in store.items():
-        spark.conf.set(name, value)
+    configure(spark, store)
     made = query(spark, tmp_path, **MARKED)
     made.add(*run_of("a", 0, 0, 3), "b/0:0").add("a/0:6", "b/1:0")
     first = made.judged()

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 _PREFIX = "spark.sql.streaming.stateStore."
 _CLASSES = "org.apache.spark.sql.execution.streaming.state."
 ROCKSDB = {_PREFIX + "providerClass": _CLASSES + "RocksDBStateStoreProvider"}
+ROCKSDB_V2 = ROCKSDB | {_PREFIX + "checkpointFormatVersion": "2"}
 CHANGELOG = ROCKSDB | {_PREFIX + "rocksdb.changelogCheckpointing.enabled": "true"}
-CHANGELOG_V2 = CHANGELOG | {_PREFIX + "checkpointFormatVersion": "2"}
+CHANGELOG_V2 = CHANGELOG | ROCKSDB_V2
 STORES = {
     "rocksdb v1": ROCKSDB,
     "rocksdb v1 changelog": CHANGELOG,
@@ -21,11 +22,16 @@ STORES = {
 }
 
 
+def configure(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    """Give a session settings."""
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+
+
 @contextmanager
 def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Give a session settings that it has not, for a while."""
-    for name, value in settings.items():
-        spark.conf.set(name, value)
+    configure(spark, settings)
     try:
         yield
     finally:

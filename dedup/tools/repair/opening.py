@@ -126,10 +126,7 @@ def read_checkpoint(
     if isinstance(checkpoint, Snapshot):
         return checkpoint
     place, root = checkpoint_place(os.fspath(checkpoint)), open_root(root)
-    if spark is None:
-        from pyspark.sql import SparkSession
-
-        spark = SparkSession.builder.getOrCreate()
+    spark = spark or open_session()
     read_ms = wall_clock_ms()
     with reading(place):
         text = spark.read.text(f"{place}/metadata", wholetext=True).first()
@@ -149,6 +146,13 @@ def read_checkpoint(
         for key, state in rows
     }
     return Snapshot(query_id, dict(sorted(states.items())), read_ms)
+
+
+def open_session() -> SparkSession:
+    """Return the active session, or a new one, which stays open."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate()
 
 
 def snapshot_of(root: Root, checkpoint: Checkpoint | None) -> Snapshot | None:
@@ -200,8 +204,10 @@ def operator_number(spark: SparkSession, checkpoint: str) -> int | None:
 def in_format_of(spark: SparkSession, checkpoint: str) -> Iterator[None]:
     """Let a session read and write state in the format of a checkpoint, for a while."""
     commits = log_entries(spark, checkpoint, "commits")
+    # Without a commit there is no state in any format.
+    version, _, _ = commits.get(max(commits, default=-1), "v1").partition("\n")
     before = spark.conf.get(_FORMAT, None)
-    spark.conf.set(_FORMAT, commits[max(commits)].split("\n")[0].removeprefix("v"))
+    spark.conf.set(_FORMAT, version.removeprefix("v"))
     try:
         yield
     finally:

@@ -15,6 +15,7 @@ from dedup.tools.repair.opening import (
     checkpoint_place,
     in_format_of,
     log_entries,
+    open_session,
     operator_number,
     reading,
     rows_of_state,
@@ -89,10 +90,7 @@ def rescale(
     """
     whole(1, _MOST).check(partitions, "partitions")
     place = checkpoint_place(os.fspath(checkpoint))
-    if spark is None:
-        from pyspark.sql import SparkSession
-
-        spark = SparkSession.builder.getOrCreate()
+    spark = spark or open_session()
     if not hasattr(spark, "_streamingCheckpointManager"):
         raise ConfigError(
             "Only PySpark 4.2 and newer can give a state other partitions, and not through Spark "
@@ -125,15 +123,15 @@ def rescale(
             f"The state in {place} is in {store}, and Spark can only give a RocksDB state store "
             f"other partitions. Nothing has changed. {_NEW_CHECKPOINT}"
         )
-    if newest > last and next_partitions not in (before, partitions):
-        raise ConfigError(
-            f"An earlier call for {next_partitions} partitions was cut off at {place}. Repeat it "
-            f"with {next_partitions}; then another number is possible."
-        )
     if newest > last and next_partitions == before:
         raise ConfigError(
             f"Micro-batch {newest} of {place} is unfinished. Start the query, let it commit this "
             "micro-batch (trigger availableNow), stop it, and call again. Nothing has changed."
+        )
+    if newest > last and next_partitions != partitions:
+        raise ConfigError(
+            f"An earlier call for {next_partitions} partitions was cut off at {place}. Repeat it "
+            f"with {next_partitions}; then another number is possible."
         )
     if before == partitions:
         raise ConfigError(f"The state in {place} has {before} partitions already.")

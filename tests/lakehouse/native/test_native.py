@@ -21,10 +21,9 @@ from dedup import DedupListener
 from dedup.sinks import delta_once, delta_sink, iceberg_once, iceberg_sink
 from dedup.sinks.figures import SinkMetrics
 from tests.lakehouse.lakes import at_point
-from tests.lakehouse.test_lake_query import ROCKSDB_2
 from tests.support.file_query import FileQuery
 from tests.support.spark_query import listening
-from tests.support.state_stores import configured
+from tests.support.state_stores import ROCKSDB_V2, configured
 from tests.support.waiting import wait_until
 
 RIGHT = 130
@@ -116,7 +115,7 @@ def test_the_delta_connector_fails_a_replay_with_rocksdb_format_2(
     spark: SparkSession, query: Native
 ) -> None:
     with (
-        configured(spark, ROCKSDB_2),
+        configured(spark, ROCKSDB_V2),
         pytest.raises(StreamingQueryException, match="assertion failed"),
     ):
         query.twice(lambda writer: writer.format("delta").start(query.path))
@@ -177,7 +176,7 @@ def test_delta_once_survives_a_replay(spark: SparkSession, query: Native, store:
     if store == "default":
         query.twice(lambda writer: writer.foreachBatch(publish).start())
     else:
-        with configured(spark, ROCKSDB_2):
+        with configured(spark, ROCKSDB_V2):
             query.twice(lambda writer: writer.foreachBatch(publish).start())
     assert query.in_delta() == once()
 
@@ -221,7 +220,7 @@ def test_the_iceberg_connector_repeats_rows_after_its_snapshots_expired(query: N
 def test_the_iceberg_connector_survives_a_replay_with_rocksdb_format_2(
     spark: SparkSession, query: Native
 ) -> None:
-    with configured(spark, ROCKSDB_2):
+    with configured(spark, ROCKSDB_V2):
         query.twice(lambda writer: writer.toTable(query.table))
     assert query.in_iceberg() == once()
 
