@@ -26,7 +26,7 @@ from dedup.values.option import choice
 #: How often the query starts after a fault. A start may fail while the fault has consequences.
 _STARTS = 3
 #: A start that has slept for so long, and twice the usual time, waits for a frozen one.
-_PATIENCE_S = 0.1
+_PATIENCE_S = 0.25
 _PUBLISHING = ("kit.begun", "kit.rows.", "kit.marker.", "kit.commit.", "kit.send.")
 _OTHER_PATH = "this start took another path than the same start before"
 

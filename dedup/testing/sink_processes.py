@@ -234,28 +234,24 @@ class Process:
     @property
     def _state(self) -> str:
         """The letter that Linux shows, Z if the process has ended."""
-        return (self._proc("stat").rpartition(")")[2].split() or ["Z"])[0]
-
-    @property
-    def _awake_s(self) -> float:
-        """How long it has run, or waited for a processor."""
-        return sum(map(int, self._proc("schedstat").split()[:2])) / 1e9
-
-    def _proc(self, name: str) -> str:
-        with suppress(FileNotFoundError, ProcessLookupError):
-            return Path(f"/proc/{self.pid}/{name}").read_text()
-        return ""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return "Z"
 
     def comes_to(self, states: str, patience_s: float = _LONG_S) -> bool:
         """Wait until it is in one of some states; return False once it has slept for a while.
 
-        All its sleep counts: on a busy machine a look may come late, and meet it as it runs.
+        Only time between two looks that both find it asleep counts: on a busy machine a look may
+        come late, and what polls for a lock may be found running by any of them.
         """
-        began_s = time.monotonic() - self._awake_s
+        slept_s, looked_s, slept = 0.0, 0.0, False
         while (state := self._state) not in states:
-            slept_s = time.monotonic() - self._awake_s - began_s
-            if state not in "RD" and slept_s > patience_s:
+            sleeps, last_s, looked_s = state not in "RD", looked_s, time.monotonic()
+            slept_s += looked_s - last_s if slept and sleeps else 0
+            if slept_s > patience_s:
                 return False
+            slept = sleeps
             time.sleep(_POLL_S)
         return True
 
