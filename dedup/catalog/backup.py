@@ -88,7 +88,7 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
         why = exc
     raise CatalogError(
         f"{root.url(path)}, which a new checkpoint starts with, cannot be used: {why}. Run "
-        "dedup catalog adopt again, into another new checkpoint.",
+        "dedup catalog adopt or rebuild again, into another new checkpoint.",
         remedy="lost-checkpoint",
     )
 

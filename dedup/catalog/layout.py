@@ -24,8 +24,8 @@ RUNS_FOLDER = "runs"
 STARTS_FOLDER = "starts"
 
 Kind: TypeAlias = Literal[
-    "certificate", "old_certificate", "segment", "sidecar", "accepted_loss", "pending_list",
-    "backup", "adopted", "run", "start", "temp", "foreign",
+    "certificate", "old_certificate", "successor", "segment", "sidecar", "accepted_loss",
+    "pending_list", "backup", "adopted", "run", "start", "temp", "foreign",
 ]  # fmt: skip
 
 _RUN_ID = "[A-Za-z0-9_][A-Za-z0-9._-]*"
@@ -42,6 +42,7 @@ _PATTERNS: dict[Kind, str] = {
     "temp": rf"{_QUERY}(.*/)?\.[^/]*\.tmp",
     "certificate": rf"{_QUERY}certificate\.json",
     "old_certificate": rf"{_QUERY}catalog\.json",
+    "successor": rf"{_QUERY}successor\.json",
     "start": f"{STARTS_FOLDER}/{NAME.pattern}",
     "run": rf"{_QUERY}{RUNS_FOLDER}/(?P<epoch>\d{{12}})-(?P<run_id>{_RUN_ID}?)"
     r"\.(json|through-(?P<through_epoch>\d{12}))",
@@ -104,6 +105,10 @@ def certificate_path(query_id: str) -> str:
 def old_certificate_path(query_id: str) -> str:
     """Return the name that the certificate had before the first release."""
     return f"{checked_query_id(query_id)}/catalog.json"
+
+
+def successor_path(query_id: str) -> str:
+    return f"{checked_query_id(query_id)}/successor.json"
 
 
 def shard_path(query_id: str, shard: int, file: str) -> str:

@@ -36,6 +36,7 @@ _catalog.add(
     flags.VacuumFlags,
     flags.AdoptFlags,
     flags.RescaleFlags,
+    flags.RebuildFlags,
 )
 _sink = App(help="Inspect what a sink has published.")
 _sink.add(flags.InspectSinkFlags)

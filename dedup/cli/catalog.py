@@ -7,6 +7,7 @@ never broken, so that users can copy them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from dedup import tools
@@ -17,6 +18,7 @@ from dedup.cli.flags import (
     AdoptFlags,
     ExplainFlags,
     InspectFlags,
+    RebuildFlags,
     RescaleFlags,
     VacuumFlags,
     VerifyFlags,
@@ -24,6 +26,7 @@ from dedup.cli.flags import (
 from dedup.cli.run.record import catalog_of
 from dedup.cli.session import reading_session
 from dedup.cli.terminal import wrapped
+from dedup.errors import ConfigError
 from dedup.storage.root import Root
 from dedup.tools.repair.contents import LOSS_ACCEPTED
 from dedup.tools.repair.opening import Snapshot, checkpoint_place, open_root
@@ -34,6 +37,10 @@ _LABEL = 20
 #: Number of newest IDs that a shard keeps in state before it writes a segment, with IDs of 29 bytes
 #: and the default `state_budget_bytes`.
 _NEWEST_IDS = 18_000
+_NEW_NAME = (
+    "Give the sink a new name (option `name`; dedup_files also a new path): micro-batches are "
+    "numbered from 0 again, and the sink holds these numbers under the old name."
+)
 #: Exit code and words for each answer of `explain`.
 _ANSWERS = {
     "remembered": (OK, "remembered"),
@@ -117,6 +124,30 @@ def rescale(flags: RescaleFlags) -> Done:
     return Done(OK, body, _rescaling_lines(body))
 
 
+def rebuild(flags: RebuildFlags) -> Done:
+    if flags.reopen:
+        given_up = asdict(tools.reopen(flags.root, flags.query))
+        line = f"Open again. Delete {given_up['checkpoint']} and its catalog at {given_up['root']}."
+        return Done(OK, given_up, [line])
+    if not (flags.checkpoint and flags.to and flags.new_checkpoint):
+        raise ConfigError("Give --checkpoint, --to and --new-checkpoint, or --reopen.")
+    if catalog_of(flags.root)[0] != flags.root:
+        raise ConfigError(
+            "Only a query of your own program can be rebuilt, not the output of `dedup run`."
+        )
+    with reading_session() as session:
+        body = tools.rebuild(
+            flags.root,
+            flags.checkpoint,
+            flags.to,
+            flags.new_checkpoint,
+            shards=flags.shards,
+            without=flags.without,
+            spark=session,
+        ).to_json()
+    return Done(OK, body, _rebuilding_lines(body, without=flags.without))
+
+
 def explain(flags: ExplainFlags) -> Done:
     root, snapshot = open_catalog(flags.root, flags.checkpoint)
     body = tools.explain(root, flags.id, snapshot, flags.query).to_json()
@@ -194,14 +225,37 @@ def _adoption_lines(body: dict[str, Any]) -> Iterator[str]:
     steps = (
         "1. Let the source begin where the old query stopped, or earlier. If it reads files, move "
         "away the files that are older than the horizon.",
-        "2. Give the sink a new name (option `name`; dedup_files also a new path): micro-batches "
-        "are numbered from 0 again, and the sink holds these numbers under the old name.",
+        f"2. {_NEW_NAME}",
         f"3. Start the query with checkpoint {body['checkpoint']}",
         "Rows may repeat whose IDs only the lost checkpoint held: the records of later "
         "micro-batches that the source delivers again, and each shard's newest IDs, by default up "
         f"to about {_NEWEST_IDS:,} UUIDs ({_NEWEST_IDS * body['shards']:,} in all). More: dedup "
         "remedies lost-checkpoint",
     )
+    yield from _steps(steps)
+
+
+def _rebuilding_lines(body: dict[str, Any], *, without: str | None) -> Iterator[str]:
+    yield (
+        f"Rebuilt: {body['ids']:,} IDs in {body['segments']:,} segments of {body['shards']} "
+        f"shards, as of micro-batch {body['epoch']}."
+    )
+    if without is not None:
+        yield f"Left out: {body['left_out']:,} IDs. Not remembered anyway: {body['unknown']:,}."
+    offsets = " ".join(body["offsets"])
+    steps = (
+        "1. Let the source begin exactly where the old query stopped: for Kafka "
+        f"start=FromCheckpoint({body['obsolete'][1]!r}) of kafka_records. Spark's last offset: "
+        f"{offsets}",
+        f"2. {_NEW_NAME}",
+        f"3. Start the query with checkpoint {body['checkpoint']} and catalog {body['root']}",
+        "4. Once it has committed micro-batches, delete the folders of the old query: "
+        + ", ".join(body["obsolete"]),
+    )
+    yield from _steps(steps)
+
+
+def _steps(steps: Sequence[str]) -> Iterator[str]:
     for step in steps:
         indent = "   " if step[0].isdigit() else ""
         yield from wrapped(step, _WIDTH, indent=indent)

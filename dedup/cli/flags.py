@@ -150,6 +150,32 @@ class RescaleFlags(Flags):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RebuildFlags(Flags):
+    """Write what a stopped query remembers into a new catalog, for a new checkpoint.
+
+    The new query judges as the old one would have, and may have other shards, state partitions and
+    another state store. The old query does not start again. If the command is cut off, repeat it.
+    """
+
+    work = "dedup.cli.catalog:rebuild"
+    example = (
+        "dedup catalog rebuild catalog --checkpoint checkpoint --to catalog-2 "
+        "--new-checkpoint checkpoint-2 --shards 32"
+    )
+
+    root: str = argument("ROOT", "Path or URI of the catalog.")
+    checkpoint: str | None = option("DIR", "Checkpoint of the query.")
+    to: str | None = option("ROOT", "Place of the new catalog.")
+    new_checkpoint: str | None = option("DIR", "Place of the new checkpoint.")
+    shards: int | None = option("N", "New number of shards. Default: as before.")
+    without: str | None = option(
+        "FILE", "Leave out the IDs in FILE, one a line, or a JSON array for several columns."
+    )
+    reopen: bool = switch("Give the rebuilt query up: the old one may start again.", "--reopen")
+    query: str | None = option("ID", "With --reopen: only this query.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckFlags(Flags):
     """Show which settings break the guarantee or cost speed, and what to change.
 

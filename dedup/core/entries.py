@@ -30,9 +30,7 @@ class Entries:
     ) -> Entries:
         """Return the sorted entries of these columns, whose rows may be in any order."""
         order = kernel.sort_keys(keys.data, keys.offsets, hashes)
-        if digests is not None:
-            digests = digests[order]
-        return cls(keys.take(order), hashes[order], times_ms[order], digests)
+        return cls(keys, hashes, times_ms, digests).take(order)
 
     @classmethod
     def joined(cls, pieces: Sequence[Entries]) -> Entries:
@@ -51,6 +49,10 @@ class Entries:
         digests = None if self.digests is None else self.digests[span]
         keys = Keys(self.keys.data, offsets)
         return Entries(keys, self.hashes[span], self.times_ms[span], digests)
+
+    def take(self, index: I64) -> Entries:
+        digests = None if self.digests is None else self.digests[index]
+        return Entries(self.keys.take(index), self.hashes[index], self.times_ms[index], digests)
 
 
 def merged(pieces: Sequence[Entries], bounds: U64) -> Iterator[Entries]:

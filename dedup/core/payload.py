@@ -48,6 +48,13 @@ def comparable(digests: U64, others: U64) -> BOOL:
     return same
 
 
+def renumbered(digests: U64, column_sets: Sequence[str], known: Sequence[str]) -> U64:
+    """Return the digests with the numbers that their sets of columns have in ``known``."""
+    numbers = np.array([0, *(known.index(one) + 1 for one in column_sets)], np.uint64)
+    kept: U64 = digests & ((np.uint64(1) << _SHIFT) - np.uint64(1))
+    return kept | (numbers[(digests >> _SHIFT).astype(np.int64)] << _SHIFT)
+
+
 def joined_digests(parts: Sequence[tuple[int, U64 | None]]) -> U64 | None:
     """Concatenate the digests of parts, or return None if no part has digests.
 

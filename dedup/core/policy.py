@@ -23,6 +23,8 @@ MIN_BUDGET_BYTES = 16 << 10
 #: Defaults: buckets per horizon, and bytes of filters in the state row.
 BUCKETS = 8
 FILTER_STATE_BYTES = 3 << 19
+#: Largest number of IDs in a segment that a merge writes.
+SEGMENT_IDS = 1 << 20
 #: The word by which a user accepts that the clock jumped.
 CLOCK_JUMP = "clock-jump"
 #: How records are judged: exactly, by the filters without the catalog, or not at all.
@@ -63,7 +65,7 @@ class Policy:
     #: Whether micro-batches with few records keep fewer filters in the state row than that.
     filters_by_load: bool = True
     #: A merge writes segments of at most about this many IDs, >= 1.
-    segment_ids: int = 1 << 20
+    segment_ids: int = SEGMENT_IDS
     #: Time for which expired segments stay at the catalog root at least.
     keep_expired_ms: int = 86_400_000
     #: Number of micro-batches that Spark can roll back. Expired segments stay at the catalog root

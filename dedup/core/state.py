@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dedup.core import state_row
-from dedup.core.clocks import NEVER_MS, Clocks
+from dedup.core.clocks import FIRST_WINDOW_WATERMARKS_MS, NEVER_MS, Clocks
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.manifest import Manifest
 from dedup.core.tail import Tail
@@ -83,6 +83,27 @@ class ShardState:
         if len(self.tail):
             starts |= set(np.unique(self.tail.bucket_starts(self.bucket_ms)).tolist())
         return len(starts)
+
+    def restarted(self, newest: ShardState, manifest: Manifest) -> ShardState:
+        """Return the state before micro-batch 0 of a new checkpoint, without tail and filters.
+
+        ``newest`` is the query's newest state, which gives the clocks.
+        """
+        clocks = replace(
+            newest.clocks,
+            run_id="",
+            window_watermarks_ms=FIRST_WINDOW_WATERMARKS_MS,
+            window_floor_ms=None,
+        )
+        return ShardState(
+            bucket_ms=newest.bucket_ms,
+            clocks=clocks,
+            manifest=manifest,
+            segments_lost=self.segments_lost,
+            forgotten_before_ms=max(self.forgotten_before_ms, newest.forgotten_before_ms),
+            payloads=self.payloads,
+            hash_key_id=self.hash_key_id,
+        )
 
     def head_bytes_without_filters(self) -> int:
         """Return the size of the row without the tail, the filters and their names."""

@@ -130,6 +130,12 @@ POINTS = {
     "lakehouse.commit.after": "data files and marker are committed, Spark does not know",
     "lakehouse.driver.published": "the micro-batch is committed, Spark has not logged it",
     "lakehouse.driver.after": "the micro-batch is published, Spark has not logged it",
+    "rebuild.begun": "the new catalog is closed, nothing else is written",
+    "rebuild.written": "the new catalog is complete and closed, the old one is open",
+    "rebuild.closed": "old and new catalog are closed, the old query may still run",
+    "rebuild.checked": "old and new catalog are closed, the old query does not run",
+    "rebuild.opened": "the new catalog is open",
+    "reopen.closed": "the new catalog is closed again, the old one is still closed",
 }  # fmt: skip
 
 #: Kinds of faults. In this order they cause nothing at one visit, SIGKILL, an exception, a full

@@ -6,6 +6,8 @@ from dedup.tools.repair.damage import accept_loss as accept_loss
 from dedup.tools.repair.damage import verify as verify
 from dedup.tools.repair.explain import explain as explain
 from dedup.tools.repair.opening import read_checkpoint as read_checkpoint
+from dedup.tools.repair.rebuild import rebuild as rebuild
+from dedup.tools.repair.rebuild import reopen as reopen
 from dedup.tools.repair.rescale import rescale as rescale
 from dedup.tools.repair.vacuum import vacuum as vacuum
 from dedup.tools.restarts import ExponentialDelay as ExponentialDelay

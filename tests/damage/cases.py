@@ -21,7 +21,8 @@ from dedup.catalog.accepted_loss import read_accepted_loss
 from dedup.catalog.backup import read_adopted, read_backup
 from dedup.catalog.gc.pending_lists import read_pending_list
 from dedup.catalog.gc.runs import read_lineage
-from dedup.catalog.layout import shard_path
+from dedup.catalog.layout import shard_path, successor_path
+from dedup.catalog.successor import Successor, read_successor, write_successor
 from dedup.core.ports import ABSENT_MS
 from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
@@ -117,6 +118,8 @@ def object_cases(world: World, stranger: World) -> list[Case]:
     def in_shard(file: str, shard: int = 0) -> Callable[[World], str]:
         return lambda w: shard_path(w.query_id, shard, file)
 
+    for one in (world, stranger):
+        write_successor(one.root, _successor(one))
     return [
         case("birth certificate", World.certificate_path, _read_certificate),
         case(
@@ -139,7 +142,22 @@ def object_cases(world: World, stranger: World) -> list[Case]:
             "run lineage", lambda w: w.run_path(RUN), _read_lineage,
             older=world.run_path(OLD_RUN),
         ),
+        case("successor.json", lambda w: successor_path(_successor(w).query_id), _read_successor),
     ]  # fmt: skip
+
+
+def _successor(world: World) -> Successor:
+    return Successor(
+        f"closed-{world.query_id}", "root", "new", "old", rebuilt=True, epoch=world.seed
+    )
+
+
+def _read_successor(world: World) -> str:
+    made = _successor(world)
+    found = read_successor(world.root, made.query_id)
+    gone = not world.file(successor_path(made.query_id)).exists()
+    need(gone or found == made, "a query that is not closed")
+    return "left out" if gone else "harmless"
 
 
 def _read_certificate(world: World) -> str:

@@ -67,6 +67,7 @@ MANIFEST = "unit/test_core_manifest.py"
 DAMAGE = "unit/test_catalog_damage.py"
 
 ADOPT = "unit/test_catalog_adopt.py"
+RESHARDING = "unit/test_core_resharding.py"
 
 _BELIEVES = (
     "from dedup.catalog.view import Views\n",
@@ -590,6 +591,48 @@ MUTANTS = (
         "newest = max(states.values(), key=_progress)",
         "newest = min(states.values(), key=_progress)",
         ADOPT,
+    ),
+    _mutant(
+        "a rebuilt query forgets the newest IDs",
+        "core/resharding.py",
+        "yield self._kept(part.tail[hash_range(part.tail.hashes,",
+        "yield self._kept(part.tail[:0][hash_range(part.tail.hashes[:0],",
+        RESHARDING,
+    ),
+    _mutant(
+        "a rebuilt query holds twice what a merge has finished",
+        "core/resharding.py",
+        "entries[done : len(entries)]",
+        "entries[0 : len(entries)]",
+        RESHARDING,
+    ),
+    _mutant(
+        "a rebuilt query does not know which buckets hold replaced times",
+        "core/resharding.py",
+        "clamped = any(parts[shard].clamped for shard in old)",
+        "clamped = False",
+        RESHARDING,
+    ),
+    _mutant(
+        "a rebuilt query compares payloads of other columns",
+        "core/resharding.py",
+        "if entries.digests is not None and payloads != self._payloads:",
+        "if False:",
+        RESHARDING,
+    ),
+    _mutant(
+        "a rebuilt query forgets from which time on it was complete",
+        "core/resharding.py",
+        "forgotten_before_ms=max(state.forgotten_before_ms for state in self.states),",
+        "forgotten_before_ms=NEVER_MS,",
+        RESHARDING,
+    ),
+    _mutant(
+        "a damaged successor does not close a query",
+        "catalog/successor.py",
+        "    except ObjectMissing:\n",
+        "    except (ObjectMissing, ValueError):\n",
+        "damage/test_damage.py::test_damage_to_small_objects_is_refused_or_does_no_harm",
     ),
     _mutant(
         "vacuum takes what a copy's original made for orphans",

@@ -18,6 +18,7 @@ from dedup.catalog import accepted_loss
 from dedup.catalog import backup as backups
 from dedup.catalog import certificate as certificates
 from dedup.catalog import segment_file as segments
+from dedup.catalog import successor as successors
 from dedup.catalog.accepted_loss import accepted_loss_path, read_accepted_loss
 from dedup.catalog.backup import check_backup, read_adopted, read_backup
 from dedup.catalog.blocks import encode_blocks
@@ -26,7 +27,15 @@ from dedup.catalog.gc import pending_lists, runs
 from dedup.catalog.gc.lineage import Run
 from dedup.catalog.gc.pending_lists import check_pending_list, read_pending_list
 from dedup.catalog.gc.runs import check_lineage, list_runs, read_lineage
-from dedup.catalog.layout import catalog_files, certificate_path, run_path, segment_name, shard_path
+from dedup.catalog.layout import (
+    catalog_files,
+    certificate_path,
+    run_path,
+    segment_name,
+    shard_path,
+    successor_path,
+)
+from dedup.catalog.successor import refuse_closed
 from dedup.core import filter as filters
 from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
@@ -99,6 +108,7 @@ def test_the_page_names_the_versions_that_are_written() -> None:
         "run": runs.RUN_FORMAT,
         "manifest backup, adopted memory": backups.BACKUP_FORMAT,
         "accepted loss": accepted_loss.ACCEPTED_LOSS_FORMAT,
+        "successor": successors.SUCCESSOR_FORMAT,
     }
 
 
@@ -120,6 +130,7 @@ READERS: dict[str, tuple[str, Callable[[Root], object]]] = {
         shard_path(QUERY, 0, "adopted.json"),
         lambda root: read_adopted(root, QUERY, 0),
     ),
+    "successor": (successor_path(QUERY), lambda root: refuse_closed(root, QUERY)),
     "lineage": (run_path(QUERY, RUN, 3), lambda root: read_lineage(root, QUERY, Run(RUN, 3))),
 }  # fmt: skip
 

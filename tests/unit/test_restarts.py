@@ -51,6 +51,7 @@ OVERCOME = {
     ("CatalogError", "lost-checkpoint"): False,
     ("CatalogError", "missing-catalog"): False,
     ("CatalogError", "name-taken"): False,
+    ("CatalogError", "rebuilt-elsewhere"): False,
     ("CatalogError", "storage"): True,
     ("CatalogError", "unshared-root"): False,
     ("ClockError", "clock"): True,

@@ -7,6 +7,7 @@ from dedup.sources.kafka.poison import quarantined_records as quarantined_record
 from dedup.sources.kafka.record_columns import Field as Field
 from dedup.sources.kafka.record_columns import Header as Header
 from dedup.sources.kafka.registry import Registry as Registry
+from dedup.sources.kafka.start import FromCheckpoint as FromCheckpoint
 from dedup.sources.kafka.start import FromGroup as FromGroup
 from dedup.sources.kafka.start import FromOffsets as FromOffsets
 from dedup.sources.kafka.values import Avro as Avro

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from dedup.errors import ConfigError
 from dedup.sources.kafka.cluster import Cluster, Topic
+from dedup.spark.driver.checkpoint_log import committed_offsets, kafka_offsets
 
 #: The two ends of a partition. In Spark's JSON of offsets, negative numbers mean the ends.
 End: TypeAlias = Literal["earliest", "latest"]
@@ -49,8 +51,25 @@ class FromOffsets:
     otherwise: End | FromGroup = "earliest"
 
 
+@dataclass(frozen=True, slots=True)
+class FromCheckpoint:
+    """Begin where a stopped query stopped, such as one that was rebuilt.
+
+    Parameters
+    ----------
+    checkpoint : str or path
+        That query's checkpoint: a path, or a URI that pyarrow knows. It is read at each start,
+        unless `kafka_records` gets the parameter ``checkpoint`` and the query has offsets.
+    otherwise : {"earliest", "latest"}
+        Where to begin in partitions that the query had not read.
+    """
+
+    checkpoint: str | os.PathLike[str]
+    otherwise: End = "earliest"
+
+
 #: Values of the parameter ``start`` of `kafka_records`.
-Start: TypeAlias = str | datetime | FromGroup | FromOffsets
+Start: TypeAlias = str | datetime | FromCheckpoint | FromGroup | FromOffsets
 
 
 def check_start(start: Start) -> None:
@@ -62,13 +81,13 @@ def check_start(start: Start) -> None:
                 "datetime(2024, 5, 1, tzinfo=UTC)."
             )
         return
-    rest = start.otherwise if isinstance(start, FromOffsets) else start
+    rest = start.otherwise if isinstance(start, FromCheckpoint | FromOffsets) else start
     end = rest.otherwise if isinstance(rest, FromGroup) else rest
     if end not in _SPARK_END:
         raise ConfigError(
-            f"start={start!r} is unknown. Give 'earliest', 'latest', a datetime, FromGroup(...) or "
-            "FromOffsets(...). otherwise= is 'earliest' or 'latest', and of FromOffsets also "
-            "FromGroup(...)."
+            f"start={start!r} is unknown. Give 'earliest', 'latest', a datetime, FromGroup(...), "
+            "FromOffsets(...) or FromCheckpoint(...). otherwise= is 'earliest' or 'latest', and of "
+            "FromOffsets also FromGroup(...)."
         )
 
 
@@ -83,6 +102,8 @@ def start_options(start: Start, topics: Mapping[str, Topic], cluster: Cluster) -
         }
     if isinstance(start, str):
         return {"startingOffsets": start}
+    if isinstance(start, FromCheckpoint):
+        start = FromOffsets(_offsets_after(start.checkpoint, topics), start.otherwise)
     by_topic = start.offsets if isinstance(start, FromOffsets) else {}
     for name, offsets in by_topic.items():
         _check_offsets(offsets, name, topics.get(name), cluster, "start")
@@ -100,6 +121,19 @@ def start_options(start: Start, topics: Mapping[str, Topic], cluster: Cluster) -
         for name, topic in topics.items()
     }
     return {"startingOffsets": json.dumps(begin)}
+
+
+def _offsets_after(
+    checkpoint: str | os.PathLike[str], topics: Iterable[str]
+) -> dict[str, dict[int, int]]:
+    found = map(kafka_offsets, committed_offsets(os.fspath(checkpoint)))
+    sources = [by_topic for by_topic in found if not by_topic.keys().isdisjoint(topics)]
+    if len(sources) != 1:
+        raise ConfigError(
+            f"start=FromCheckpoint({str(checkpoint)!r}): that query reads these topics from "
+            f"{len(sources)} sources. Give FromOffsets with its offsets."
+        )
+    return sources[0]
 
 
 def matching(pattern: str, topics: Iterable[str]) -> tuple[str, ...]:

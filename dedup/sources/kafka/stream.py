@@ -86,7 +86,7 @@ def kafka_records(
     tombstones : {"keep", "drop"}
         What happens to tombstones, which are records without a value. ``"keep"`` returns them with
         null in each field. Tombstones are not poison records.
-    start : "earliest", "latest", datetime, `FromGroup` or `FromOffsets`, optional
+    start : "earliest", "latest", datetime, `FromCheckpoint`, `FromGroup` or `FromOffsets`, optional
         Where a new query begins. Default: ``"earliest"``. A datetime means the first record at or
         after that time, or the end of a partition without later records. If the checkpoint has
         offsets, the query ignores `start`, and warns if you gave `checkpoint`.

@@ -110,7 +110,7 @@ def read_checkpoint(where: str) -> CheckpointLog:
         batch_id=batches[-1],
         committed=bool(folder.numbers("commits")),
         pinned=pinned,
-        sources=tuple(map(_source, _last_offsets(entries))),
+        sources=tuple(map(_source, last_offsets(entries))),
         state_partitions=_state_partitions(folder, where, pinned),
         kafka_sinks=tuple(sorted(folder.names(SINKS))),
     )
@@ -134,6 +134,21 @@ def read_progress(where: str) -> Progress:
     return Progress(
         query_id=query_id, next_batch_id=planned if again else finished + 1, again=again
     )
+
+
+def committed_offsets(where: str) -> tuple[str, ...]:
+    """Return the offset of each source after a query's last committed micro-batch, as Spark's text.
+
+    Raises the errors of `read_checkpoint`.
+    """
+    folder = _Folder.at(where)
+    _query_id(folder, where)
+    committed = folder.numbers("commits")[-1:]
+    if not committed:
+        raise ConfigError(f"The query of {where} has committed no micro-batch.")
+    planned = [number for number in folder.numbers("offsets") if number <= committed[0]]
+    names = (f"offsets/{number}" for number in reversed(planned[-_RECENT:]))
+    return tuple(last_offsets([_parsed(folder, name, offsets_in)[1] for name in names]))
 
 
 def _query_id(folder: _Folder, where: str) -> str:
@@ -223,7 +238,7 @@ def offsets_in(text: str) -> tuple[dict[str, str], dict[str, str]]:
     return conf, named
 
 
-def _last_offsets(entries: Sequence[dict[str, str]]) -> Iterator[str]:
+def last_offsets(entries: Sequence[dict[str, str]]) -> Iterator[str]:
     """Yield the last known offset of each source. `entries` begin with the newest."""
     for key, text in entries[0].items():
         yield next((entry[key] for entry in entries if entry.get(key, "-") != "-"), text)

@@ -10,6 +10,7 @@ from dedup.catalog.cache import LocalCache
 from dedup.catalog.gc.housekeeping import housekeep
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
+from dedup.catalog.successor import refuse_closed
 from dedup.core.clocks import known_ms
 from dedup.core.forecast import SLOWEST_SOURCES, expiry_bands, slowest_sources
 from dedup.core.metrics import NAMES
@@ -51,6 +52,8 @@ class ById(Call):
             policy = replace(policy, state_budget_bytes=1 << 62, accept_clock_jump=True)
             nothing: SegmentStore = None  # type: ignore[assignment]  # nothing names a segment
             return process(base, self.input.records(), policy, nothing, self.epoch, lap)
+        if shard == 0:
+            refuse_closed(root, task.query_id)  # somebody may rebuild a query that runs
         if backup_is_due(root, task.query_id, shard, base, task.run_id):
             faults.point("backup.put.before")
             write_backup(root, task.query_id, shard, base)

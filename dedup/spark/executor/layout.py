@@ -16,6 +16,7 @@ from dedup.catalog.compatibility import create_or_check
 from dedup.catalog.gc.runs import list_runs
 from dedup.catalog.layout import catalog_files
 from dedup.catalog.similar_queries import similar_queries, similar_query_warning
+from dedup.catalog.successor import refuse_closed
 from dedup.core.filter import hash_key_id
 from dedup.core.sharding import derive_keys, filter_key_id, payload_key, slot_keys
 from dedup.errors import CatalogError, StateError
@@ -120,6 +121,7 @@ def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
     if plan.marked:
         # Check this before the machine writes to a folder that no other machine sees.
         check_start(plan.root, plan.start_id)
+    refuse_closed(plan.root, task.query_id)
     known = load_certificate(plan.root, task.query_id)
     if known is None and has_state:
         raise missing_catalog(plan.root, task.query_id)

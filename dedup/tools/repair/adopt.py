@@ -25,7 +25,7 @@ from dedup.catalog.layout import (
     run_path,
     shard_path,
 )
-from dedup.core.clocks import FIRST_WINDOW_WATERMARKS_MS
+from dedup.catalog.successor import refuse_closed
 from dedup.core.manifest import Manifest
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError
@@ -85,6 +85,7 @@ def adopt(
     root, new = open_root(root), Root(checkpoint)
     query_id = query or only_query(root)
     certificate = certificate_of(root, query_id)
+    refuse_closed(root, query_id)
     if new.list():
         raise ConfigError(
             f"{new.url()} is not empty. Give a new folder for the checkpoint; adopt leaves the "
@@ -100,7 +101,7 @@ def adopt(
             "were in the lost checkpoint. Start the query with a new checkpoint.",
             remedy="lost-checkpoint",
         )
-    _check_complete(root, query_id, files, states)
+    check_complete(root, query_id, files, states)
     if not sole:
         _check_one_history(root, query_id, files, states)
     # Clocks are equal in all shards and only advance, so they show the newest state. Numbers of
@@ -139,30 +140,12 @@ def _first_state(state: ShardState, newest: ShardState, pending: set[str | None]
     The state omits pending lists that the query has deleted since it wrote the backup.
     """
     manifest = state.manifest
-    return replace(
-        state,
-        epoch=-1,
-        bucket_ms=newest.bucket_ms,
-        clocks=replace(
-            newest.clocks,
-            run_id="",
-            window_watermarks_ms=FIRST_WINDOW_WATERMARKS_MS,
-            window_floor_ms=None,
-        ),
-        manifest=Manifest(
-            manifest.buckets,
-            tuple(replace(entry, epoch=-1) for entry in manifest.expired),
-            tuple(
-                replace(pending_list, epoch=-1)
-                for pending_list in manifest.pending_lists
-                if pending_list.name in pending
-            ),
-        ),
-        stray_files=(0, 0),
-        run_began=0,
-        branches=0,
-        forgotten_before_ms=max(state.forgotten_before_ms, newest.forgotten_before_ms),
+    rest = Manifest(
+        manifest.buckets,
+        tuple(replace(entry, epoch=-1) for entry in manifest.expired),
+        tuple(replace(one, epoch=-1) for one in manifest.pending_lists if one.name in pending),
     )
+    return state.restarted(newest, rest)
 
 
 def _check_backups(
@@ -231,9 +214,10 @@ def _later_start(line: Lineage, began_ms: dict[str, int | None]) -> bool:
     return any(last_ms is None or (at is not None and at >= last_ms) for at in others_ms)
 
 
-def _check_complete(
+def check_complete(
     root: Root, query_id: str, files: Sequence[CatalogFile], states: dict[int, ShardState]
 ) -> None:
+    """Raise CatalogError if a segment of the states is missing and its loss not accepted."""
     sizes = {file.name: file.size_bytes for file in files}
     missing = [
         segment.name
@@ -245,8 +229,8 @@ def _check_complete(
     ]
     if missing:
         raise CatalogError(
-            f"{len(missing)} segments that the manifest backups name are missing or truncated, "
-            f"such as {missing[0]}. Restore them, or accept their loss with dedup catalog "
-            f"accept-loss {root.url()} --segment NAME, and adopt again.",
+            f"{len(missing)} segments of the query are missing or truncated, such as {missing[0]}. "
+            f"Restore them, or accept their loss with dedup catalog accept-loss {root.url()} "
+            "--segment NAME, and call again.",
             remedy="lost-checkpoint",
         )

@@ -21,6 +21,7 @@ from dedup.catalog.layout import (
     certificate_path,
     shard_path,
 )
+from dedup.catalog.successor import read_successor
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError
@@ -271,4 +272,5 @@ _CHECKS: dict[str, tuple[Callable[[Root, CatalogFile], object], str]] = {
     # The error of `read_adopted` states the consequence.
     "adopted": (lambda root, file: read_adopted(root, *_owner(file)), ""),
     "run": (_lineage, _LINEAGE_LOST),
+    "successor": (lambda root, file: read_successor(root, _owner(file)[0]), ""),
 }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -67,6 +69,26 @@ def id_key(columns: Sequence[tuple[str, str]], texts: Sequence[str]) -> Keys:
                 f"{text!r} is not a value of column {name}, which is {kind}."
             ) from exc
     return encode_ids(arrays).keys
+
+
+def id_keys(columns: Sequence[tuple[str, str]], file: Path) -> Iterator[bytes]:
+    """Yield the key of each record ID in a file, one a line.
+
+    An ID of several columns is a JSON array of texts. Raises ConfigError, which names the line, if
+    a line does not fit the columns.
+    """
+    try:
+        lines = file.read_text("utf-8").removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"Cannot read {file}: {exc}.") from exc
+    for number, line in enumerate(lines, 1):
+        try:
+            texts = [line] if len(columns) == 1 else json.loads(line)
+            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+                raise ConfigError("an ID of several columns is a JSON array of texts.")
+            yield id_key(columns, texts)[0]
+        except ValueError as exc:
+            raise ConfigError(f"{file}, line {number}: {exc}") from exc
 
 
 def _type_of(kind: str) -> tuple[pa.DataType, Callable[[str], Any]]:

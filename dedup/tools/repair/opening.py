@@ -190,6 +190,29 @@ def rows_of_state(
     return [(key, bytes(state)) for key, state in rows]
 
 
+def unfinished(checkpoint: str, batch_id: int) -> ConfigError:
+    return ConfigError(
+        f"Micro-batch {batch_id} of {checkpoint} is unfinished. Start the query, let it commit "
+        "this micro-batch (trigger availableNow), stop it, and call again. Nothing has changed."
+    )
+
+
+def other_operators(spark: SparkSession, checkpoint: str) -> list[str]:
+    """Return the names of the query's operators with a state, beside that of this package."""
+    from dedup.spark.versions import IS_SPARK_3
+
+    with reading(checkpoint):
+        if IS_SPARK_3:
+            schemas = spark.read.format("binaryFile").load(
+                f"{checkpoint}/state/*/0/_metadata/schema"
+            )
+            return ["unnamed"] * (schemas.count() - 1)
+        _ = spark.streams.active  # see `operator_number`
+        operators = spark.read.format("state-metadata").load(checkpoint)
+        names = operators.select("operatorId", "operatorName").distinct().collect()
+        return sorted(name for _, name in names if name != OPERATOR)
+
+
 def operator_number(spark: SparkSession, checkpoint: str) -> int | None:
     """Return Spark's number of the operator, or None if Spark 3.5 wrote the state."""
     # This starts a service without which PySpark 4.2 reads no RocksDB state store.

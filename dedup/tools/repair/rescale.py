@@ -19,6 +19,7 @@ from dedup.tools.repair.opening import (
     operator_number,
     reading,
     rows_of_state,
+    unfinished,
 )
 from dedup.values.option import whole
 
@@ -29,8 +30,8 @@ _STORE = "spark.sql.streaming.stateStore.providerClass"
 #: Spark plans a number that it cannot reach, and the query then never starts again.
 _MOST = 10_000
 _NEW_CHECKPOINT = (
-    "Its number of partitions changes only with a new checkpoint, such as dedup catalog adopt "
-    "makes, which forgets the newest IDs."
+    "Another way is dedup catalog rebuild, which writes the memory of dedup_by_id for a new "
+    "checkpoint."
 )
 
 
@@ -124,10 +125,7 @@ def rescale(
             f"other partitions. Nothing has changed. {_NEW_CHECKPOINT}"
         )
     if newest > last and next_partitions == before:
-        raise ConfigError(
-            f"Micro-batch {newest} of {place} is unfinished. Start the query, let it commit this "
-            "micro-batch (trigger availableNow), stop it, and call again. Nothing has changed."
-        )
+        raise unfinished(place, newest)
     if newest > last and next_partitions != partitions:
         raise ConfigError(
             f"An earlier call for {next_partitions} partitions was cut off at {place}. Repeat it "

@@ -1,0 +1,235 @@
+"""`rebuild`: a query continues in a new catalog and checkpoint as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from dedup.catalog.certificate import certificate_of
+from dedup.errors import CatalogError, ConfigError, cause, faults
+from dedup.storage.root import Root
+from dedup.tools import rebuild, reopen, verify
+from dedup.tools.repair.id_text import id_key
+from tests.support.oracle import Oracle
+from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, query, tables
+from tests.support.spark_query import Query, Run, forget_commits
+from tests.support.state_stores import ROCKSDB, configured
+
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+class Cut(BaseException):
+    """The call ends here, as if its process had died."""
+
+
+def successor(old: Query, folder: str, **options: Any) -> Query:
+    """Return a query in another folder, that is not rebuilt there yet."""
+    return Query(old.spark, old.folder.parent / folder, old.options | options)
+
+
+def moved(old: Query, folder: str, **options: Any) -> Query:
+    new = successor(old, folder, **options)
+    rebuild(old.catalog, old.checkpoint, new.catalog, new.checkpoint, **options)
+    return new
+
+
+def whole(*runs: Run) -> Run:
+    return Run(dict(enumerate(rows for run in runs for _, rows in sorted(run.rows.items()))))
+
+
+def fed(made: Query, given: list[pa.Table]) -> Run:
+    for table in given:
+        made.add_table(table)
+    return made.run()
+
+
+def test_queries_judge_as_one_query_that_was_never_rebuilt(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Other shards, other state partitions and another state store, each time."""
+    given = tables(5, rows=1500)
+    old = query(spark, tmp_path / "a", given[:2], shards=2)
+    runs = [old.run()]
+    with configured(spark, ROCKSDB | {PARTITIONS: "1"}):
+        new = moved(old, "b", shards=3)
+        assert certificate_of(Root(new.catalog), query_id(new)).shards == 3
+        assert verify(new.catalog, query=query_id(new)).ok
+        runs.append(fed(new, given[2:4]))
+    newest = moved(new, "c", shards=2)
+    runs.append(fed(newest, given[4:]))
+    assert all(run.metrics[-1].segments for run in runs)
+    assert query_id(old) == query_id(newest)
+    Oracle(HORIZON_S, LATENESS_S).check(given, whole(*runs))
+
+
+def query_id(made: Query) -> str:
+    name: str = json.loads((made.checkpoint / "metadata").read_text())["id"]
+    return name
+
+
+def key_of(name: str) -> bytes:
+    return id_key([("id", "string")], [name])[0]
+
+
+STEPS = [
+    "rebuild.begun", "segment.put.after", "rebuild.written", "rebuild.closed", "rebuild.checked",
+    "rebuild.opened",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_wherever_it_is_cut_off_one_query_starts_at_most_and_it_can_be_repeated(
+    spark: SparkSession, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = tables(5, rows=200)
+    old = query(spark, tmp_path / "old", given[:3], shards=2)
+    runs = [old.run()]
+    new = successor(old, "new", shards=3)
+    places = old.catalog, old.checkpoint, new.catalog, new.checkpoint
+
+    def cut(name: str, path: object = None) -> None:
+        if name == step:
+            raise Cut
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "point", cut)
+        with pytest.raises(Cut):
+            rebuild(*places, shards=3)
+    for made in (old, new):
+        made.add_table(given[3])
+        try:
+            runs.append(made.run())
+        except StreamingQueryException as failed:
+            error = cause(failed)
+            assert isinstance(error, ConfigError)
+            assert error.remedy == "rebuilt-elsewhere"
+    assert len(runs) == (1 if step in ("rebuild.closed", "rebuild.checked") else 2)
+    if step == "rebuild.opened":
+        with pytest.raises(ConfigError, match="It continues with checkpoint"):
+            rebuild(*places, shards=3)
+    elif step == "rebuild.closed":
+        with pytest.raises(ConfigError, match=r"micro-batch 3 of .* was planned.*--reopen"):
+            rebuild(*places, shards=3)
+        reopen(old.catalog)
+        runs.append(old.run())
+    if step != "rebuild.opened":
+        new = successor(old, "new", shards=3)
+        (new.input / "00000.parquet").unlink()
+        rebuild(*places, shards=3)
+    runs.append(fed(new, given[len(whole(*runs).rows) :]))
+    Oracle(HORIZON_S, LATENESS_S).check(given, whole(*runs))
+
+
+def test_a_query_that_runs_fails_at_its_next_micro_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    old = query(spark, tmp_path / "old", tables(2, rows=50))
+    writer = old.result().writeStream.option("checkpointLocation", str(old.checkpoint))
+    running = writer.foreachBatch(lambda rows, _: rows.foreach(lambda row: None)).start()
+    running.processAllAvailable()
+    moved(old, "new")
+    old.add("late@1")
+    with pytest.raises(StreamingQueryException) as failed:
+        running.processAllAvailable()
+    assert "was rebuilt. It continues with" in str(cause(failed.value))
+
+
+def test_reopened_the_old_query_continues_and_the_new_one_stops(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    old = query(spark, tmp_path / "old", tables(2, rows=50))
+    old.run()
+    new = moved(old, "new")
+    with pytest.raises(ConfigError, match="continues with checkpoint"):
+        moved(old, "third")
+    assert reopen(old.catalog).checkpoint == str(new.checkpoint)
+    with pytest.raises(StreamingQueryException, match="cut off or given up"):
+        fed(new, tables(1, rows=50))
+    assert fed(old, tables(1, rows=50)).metrics
+    with pytest.raises(ConfigError, match="was not rebuilt elsewhere"):
+        reopen(old.catalog)
+    moved(old, "new")
+
+
+def test_nothing_is_left_of_the_ids_to_leave_out(spark: SparkSession, tmp_path: Path) -> None:
+    given = tables(4, rows=300)
+    old = query(spark, tmp_path / "old", given)
+    old.run()
+    again = given[3].slice(0, 20)
+    chosen = set(again["id"].to_pylist()[:10])
+    (tmp_path / "ids").write_text("".join(f"{name}\n" for name in [*sorted(chosen), "unknown"]))
+    new = successor(old, "new")
+    done = rebuild(
+        old.catalog, old.checkpoint, new.catalog, new.checkpoint, without=tmp_path / "ids"
+    )
+    assert (done.left_out, done.unknown) == (len(chosen), 1)
+    content = b"".join(
+        path.read_bytes()
+        for place in (new.catalog, new.checkpoint)
+        for path in place.rglob("*")
+        if path.is_file()
+    )
+    assert not [name for name in chosen if name.encode() in content]
+    found = {name for name in set(again["id"].to_pylist()) if key_of(name) in content}
+    assert found == set(again["id"].to_pylist()) - chosen
+    rows = fed(new, [again]).all_rows()
+    passed = {row["id"] for row in rows if row["verdict"] != "duplicate"}
+    assert passed == chosen
+
+
+def test_ids_of_several_columns_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    old = Query(spark, tmp_path / "old", {"horizon": "1 day", "timestamp": "ts"}, id=["id", "at"])
+    old.add("a@1", "a@2", "-@3").run()
+    (tmp_path / "ids").write_text('["a", "2"]\n["x", "NULL"]\n')
+    new = Query(spark, tmp_path / "new", old.options, id=old.id)
+    places = old.catalog, old.checkpoint, new.catalog, new.checkpoint
+    done = rebuild(*places, without=tmp_path / "ids")
+    assert (done.ids, done.left_out, done.unknown) == (2, 1, 1)
+    assert new.add("a@1", "a@2").run().told() == [["a@2"]]
+
+
+def test_what_cannot_be_rebuilt_is_rejected_before_anything_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    old = query(spark, tmp_path / "old", tables(2, rows=1500), shards=2)
+    old.run()
+    new = successor(old, "new")
+
+    def rejected(reason: str, error: type[Exception] = ConfigError, **options: Any) -> None:
+        places = {"new_root": new.catalog, "new_checkpoint": new.checkpoint} | options
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(error, match=reason):
+            rebuild(old.catalog, old.checkpoint, **places)
+        assert sorted(tmp_path.rglob("*")) == before
+
+    rejected("shards", shards=0)
+    rejected("Cannot read", without=tmp_path / "missing")
+    rejected("already holds query", new_root=old.catalog)
+    rejected("is not empty", new_checkpoint=old.input)
+    forget_commits(old.checkpoint, 1)
+    rejected("Micro-batch 1 of .* is unfinished")
+    old.run()
+    segment = next(old.catalog.rglob("*.sst"))
+    content = segment.read_bytes()
+    segment.unlink()
+    rejected("missing or truncated", CatalogError)
+    segment.write_bytes(content[:100] + bytes(100) + content[200:])
+    with pytest.raises(CatalogError, match="damaged"):
+        rebuild(old.catalog, old.checkpoint, new.catalog, new.checkpoint)
+    assert not list(new.checkpoint.rglob("*.*")), "what was written is deleted again"
+    segment.write_bytes(content)
+    rebuild(old.catalog, old.checkpoint, new.catalog, new.checkpoint)
+
+
+def test_a_query_with_another_state_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
+    old = Query(spark, tmp_path / "old", OPTIONS | {"verdict": None})
+    old.then = lambda rows: rows.withWatermark("ts", "1 hour").dropDuplicates(["n"])
+    old.add("a@1").run()
+    with pytest.raises(ConfigError, match=r"other operators with a state \(dedupe\)"):
+        moved(old, "new")
