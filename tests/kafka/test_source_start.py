@@ -28,7 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import BatchMetrics, DedupListener, dedup_by_id, kafka_records
 from dedup.errors import ConfigError, DedupWarning, SourceError, StateError, cause
-from dedup.sources.kafka import FromGroup, FromOffsets, OffsetsToGroup
+from dedup.sources.kafka import FromCheckpoint, FromGroup, FromOffsets, OffsetsToGroup
 from dedup.sources.kafka.client_options import client_settings
 from dedup.sources.kafka.cluster import Cluster
 from dedup.sources.kafka.topic_ids import FILE
@@ -36,6 +36,7 @@ from tests.kafka.broker import Broker
 from tests.kafka.records import admin, delete_topic, make_topic, partitions_of, send
 from tests.kafka.source_query import offsets, run, start, written
 from tests.support.needs import long
+from tests.support.spark_query import forget_commits
 from tests.support.waiting import wait_until
 
 _numbers = itertools.count()
@@ -102,6 +103,30 @@ def test_a_query_begins_at_the_given_start(spark: SparkSession, broker: str) -> 
     assert values(spark, broker, topic, start=given) == ["a3", "b1"]
     # Nothing was committed by reading.
     assert committed(broker, f"group-{topic}", topic) == [3, -1001]
+
+
+def test_a_query_begins_where_another_one_stopped(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    topic, other = new_topic(broker), new_topic(broker)
+    begins = FromCheckpoint(str(tmp_path / "checkpoint"))
+    with pytest.raises(ConfigError, match="holds no checkpoint"):
+        values(spark, broker, topic, start=begins)
+    fill(broker, topic, "a0", "a1")
+    fill(broker, topic, "b0", partition=1)
+    run(kafka_records(spark, broker, topics=topic), tmp_path)
+    assert values(spark, broker, topic, start=begins) == []
+    fill(broker, topic, "a2")
+    fill(broker, topic, "b1", partition=1)
+    assert values(spark, broker, topic, start=begins) == ["a2", "b1"]
+    run(kafka_records(spark, broker, topics=topic), tmp_path)
+    fill(broker, topic, "a3")
+    assert values(spark, broker, topic, start=begins) == ["a3"]
+    with pytest.raises(ConfigError, match="reads these topics from 0 sources"):
+        values(spark, broker, other, start=begins)
+    forget_commits(tmp_path / "checkpoint", 0)
+    with pytest.raises(ConfigError, match="has committed no micro-batch"):
+        values(spark, broker, topic, start=begins)
 
 
 def test_a_stream_begins_at_the_end_of_partitions_without_a_group_offset(

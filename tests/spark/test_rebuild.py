@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from pyspark.sql import SparkSession
 from dedup.catalog.certificate import certificate_of
 from dedup.errors import CatalogError, ConfigError, cause, faults
 from dedup.storage.root import Root
+from dedup.testing import faults as armed
 from dedup.tools import rebuild, reopen, verify
 from dedup.tools.repair.id_text import id_key
 from tests.support.oracle import Oracle
+from tests.support.processes import dedup
 from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, query, tables
 from tests.support.spark_query import Query, Run, forget_commits
 from tests.support.state_stores import ROCKSDB, configured
@@ -83,6 +86,33 @@ STEPS = [
 ]  # fmt: skip
 
 
+def continued(old: Query, new: Query, given: list[pa.Table], step: str) -> list[Run]:
+    """Start both queries after a call was cut off at a step, complete it, and feed the new one."""
+    runs = []
+    for made in (old, new):
+        made.add_table(given[0])
+        try:
+            runs.append(made.run())
+        except StreamingQueryException as failed:
+            error = cause(failed)
+            assert isinstance(error, ConfigError)
+            assert error.remedy == "rebuilt-elsewhere"
+    assert len(runs) == (0 if step in ("rebuild.closed", "rebuild.checked") else 1)
+    if step == "rebuild.opened":
+        with pytest.raises(ConfigError, match="It continues with checkpoint"):
+            moved(old, new.folder.name, shards=3)
+        return [*runs, fed(new, given[1:])]
+    if step == "rebuild.closed":
+        with pytest.raises(ConfigError, match=r"micro-batch \d+ of .* was planned.*--reopen"):
+            moved(old, new.folder.name, shards=3)
+        reopen(old.catalog)
+        runs.append(old.run())
+    (new.input / "00000.parquet").unlink()
+    new.added = 0
+    moved(old, new.folder.name, shards=3)
+    return [*runs, fed(new, given[len(runs) :])]
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_wherever_it_is_cut_off_one_query_starts_at_most_and_it_can_be_repeated(
     spark: SparkSession, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
@@ -90,8 +120,6 @@ def test_wherever_it_is_cut_off_one_query_starts_at_most_and_it_can_be_repeated(
     given = tables(5, rows=200)
     old = query(spark, tmp_path / "old", given[:3], shards=2)
     runs = [old.run()]
-    new = successor(old, "new", shards=3)
-    places = old.catalog, old.checkpoint, new.catalog, new.checkpoint
 
     def cut(name: str, path: object = None) -> None:
         if name == step:
@@ -100,29 +128,32 @@ def test_wherever_it_is_cut_off_one_query_starts_at_most_and_it_can_be_repeated(
     with monkeypatch.context() as patch:
         patch.setattr(faults, "point", cut)
         with pytest.raises(Cut):
-            rebuild(*places, shards=3)
-    for made in (old, new):
-        made.add_table(given[3])
-        try:
-            runs.append(made.run())
-        except StreamingQueryException as failed:
-            error = cause(failed)
-            assert isinstance(error, ConfigError)
-            assert error.remedy == "rebuilt-elsewhere"
-    assert len(runs) == (1 if step in ("rebuild.closed", "rebuild.checked") else 2)
-    if step == "rebuild.opened":
-        with pytest.raises(ConfigError, match="It continues with checkpoint"):
-            rebuild(*places, shards=3)
-    elif step == "rebuild.closed":
-        with pytest.raises(ConfigError, match=r"micro-batch 3 of .* was planned.*--reopen"):
-            rebuild(*places, shards=3)
-        reopen(old.catalog)
-        runs.append(old.run())
-    if step != "rebuild.opened":
-        new = successor(old, "new", shards=3)
-        (new.input / "00000.parquet").unlink()
-        rebuild(*places, shards=3)
-    runs.append(fed(new, given[len(whole(*runs).rows) :]))
+            moved(old, "new", shards=3)
+    runs += continued(old, successor(old, "new", shards=3), given[3:], step)
+    Oracle(HORIZON_S, LATENESS_S).check(given, whole(*runs))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_kills_of_the_command_lose_and_repeat_nothing(
+    spark: SparkSession, tmp_path: Path, fault_folder: Path
+) -> None:
+    """The command is killed 30 times, and each new query is rebuilt once more."""
+    steps = [*STEPS, "segment.chunk", "sidecar.put.after"]
+    given = tables(61, rows=60)
+    made = query(spark, tmp_path / "0", given[:1], shards=3)
+    runs = [made.run()]
+    for number in range(30):
+        step = steps[number % len(steps)]
+        new = successor(made, str(number + 1))
+        armed.arm(fault_folder, step, "kill", number)
+        places = made.catalog, "--checkpoint", made.checkpoint, "--to", new.catalog
+        more = "--new-checkpoint", new.checkpoint, "--shards", "3"
+        assert dedup("catalog", "rebuild", *places, *more).returncode == -signal.SIGKILL
+        assert len(armed.fired(fault_folder)) == number + 1
+        first = 2 * number + 1
+        runs += continued(made, new, given[first : first + 2], step)
+        made = new
     Oracle(HORIZON_S, LATENESS_S).check(given, whole(*runs))
 
 
@@ -225,6 +256,29 @@ def test_what_cannot_be_rebuilt_is_rejected_before_anything_is_written(
     assert not list(new.checkpoint.rglob("*.*")), "what was written is deleted again"
     segment.write_bytes(content)
     rebuild(old.catalog, old.checkpoint, new.catalog, new.checkpoint)
+
+
+def test_the_command_prints_what_to_do_next(spark: SparkSession, tmp_path: Path) -> None:
+    old = Query(spark, tmp_path / "old", {"horizon": "1 day"}).add("a@1", "b@2")
+    old.run()
+    (tmp_path / "ids").write_text("a\n")
+    new = successor(old, "new")
+    done = dedup(
+        "catalog", "rebuild", old.catalog, "--checkpoint", old.checkpoint, "--to", new.catalog,
+        "--new-checkpoint", new.checkpoint, "--shards", "1", "--without", tmp_path / "ids",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, second, *steps = done.stdout.splitlines()
+    assert first == "Rebuilt: 1 IDs in 1 segments of 1 shards, as of micro-batch 0."
+    assert second == "Left out: 1 IDs. Not remembered anyway: 0."
+    text = " ".join(" ".join(steps).split())
+    assert f"FromCheckpoint('{old.checkpoint}')" in text
+    assert '{"logOffset":0}' in text
+    assert f"3. Start the query with checkpoint {new.checkpoint} and catalog {new.catalog}" in text
+    assert text.endswith(f"{old.catalog / query_id(old)}, {old.checkpoint}")
+    assert new.add("a@1", "b@2").run().told() == [["a@1"]]
+    done = dedup("catalog", "rebuild", old.catalog, "--reopen")
+    assert done.stdout == f"Open again. Delete {new.checkpoint} and its catalog at {new.catalog}.\n"
 
 
 def test_a_query_with_another_state_is_rejected(spark: SparkSession, tmp_path: Path) -> None:

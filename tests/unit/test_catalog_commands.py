@@ -281,3 +281,9 @@ def test_vacuum_measures_age_by_the_storages_clock(
         assert [Path(file.name).name for file in told.files] == [orphan.name]
         assert told.dry_run == orphan.exists() == dry_run
     assert not [p for p in Path(where).iterdir() if p.name.startswith("probe-")]
+
+
+def test_rebuild_names_the_flags_that_it_needs(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["catalog", "rebuild", str(tmp_path), "--to", "x"])
+    assert done.exit_code == USAGE
+    assert "Give --checkpoint, --to and --new-checkpoint, or --reopen." in done.output

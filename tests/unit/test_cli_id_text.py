@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pytest
 
 from dedup.errors import ConfigError
 from dedup.spark.id_encoding import encode_ids
-from dedup.tools.repair.id_text import id_key
+from dedup.tools.repair.id_text import id_key, id_keys
 
 UUID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 
@@ -67,3 +68,31 @@ def test_a_wrong_number_of_values_and_interval_ids_are_rejected() -> None:
         id_key([("a", "int")], ["1", "2"])
     with pytest.raises(ConfigError, match=r"IDs of type interval .* cannot be written"):
         id_key([("a", "interval day to second")], ["1"])
+
+
+def test_a_file_holds_an_id_on_each_line(tmp_path: Path) -> None:
+    file = tmp_path / "ids"
+    file.write_text('a b\n["x"]\n\u2028\n')
+    assert list(id_keys([("id", "string")], file)) == [
+        id_key([("id", "string")], [text])[0] for text in ("a b", '["x"]', "\u2028")
+    ]
+    columns = [("id", "string"), ("n", "int")]
+    file.write_text('["a", "7"]\n["b", "NULL"]')
+    assert list(id_keys(columns, file)) == [
+        id_key(columns, texts)[0] for texts in (["a", "7"], ["b", "NULL"])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("a", "Expecting value"),
+        ('["a"]', "Give one value for each column"),
+        ('["a", 7]', "is a JSON array of texts"),
+        ('["a", "x"]', "is not a value of column n"),
+    ],
+)
+def test_a_line_that_is_no_id_is_named(tmp_path: Path, line: str, reason: str) -> None:
+    (tmp_path / "ids").write_text(f'["a", "7"]\n{line}\n')
+    with pytest.raises(ConfigError, match=f"ids, line 2: .*{reason}"):
+        list(id_keys([("id", "string"), ("n", "int")], tmp_path / "ids"))
