@@ -149,7 +149,8 @@ def test_kills_of_the_command_lose_and_repeat_nothing(
         armed.arm(fault_folder, step, "kill", number)
         places = made.catalog, "--checkpoint", made.checkpoint, "--to", new.catalog
         more = "--new-checkpoint", new.checkpoint, "--shards", "3"
-        assert dedup("catalog", "rebuild", *places, *more).returncode == -signal.SIGKILL
+        done = dedup("catalog", "rebuild", *places, *more, DEDUP_FAULTS=str(fault_folder))
+        assert done.returncode == -signal.SIGKILL, done.stdout
         assert len(armed.fired(fault_folder)) == number + 1
         first = 2 * number + 1
         runs += continued(made, new, given[first : first + 2], step)
