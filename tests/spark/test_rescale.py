@@ -297,6 +297,27 @@ def numbered(number: int) -> pa.Table:
     return pa.Table.from_pylist(rows, ARROW)
 
 
+@pytest.mark.parametrize(("folder", "shown"), [("a b", "' '"), ("100% [1]#?", r"' #%\?\[\]'")])
+def test_a_path_under_which_spark_reads_no_state_is_named(
+    spark: SparkSession, stopped: Query, folder: str, shown: str
+) -> None:
+    moved = stopped.folder / folder / "checkpoint"
+    shutil.copytree(stopped.checkpoint, moved)
+    unchanged(
+        spark, moved, 3, rf"path that contains {shown}\. Stop the query, move .* that path\.$"
+    )
+
+
+def test_a_call_that_fails_after_spark_has_planned_it_says_what_to_do(
+    spark: SparkSession, stopped: Query
+) -> None:
+    (stopped.checkpoint / "state" / "0" / "2").write_text("where the third partition belongs")
+    with pytest.raises(ConfigError, match="The query does not start before you have repeated"):
+        rescale(stopped.checkpoint, 3, spark)
+    (stopped.checkpoint / "state" / "0" / "2").unlink()
+    assert rescale(stopped.checkpoint, 3, spark).partitions == 3
+
+
 def test_a_checkpoint_of_something_else_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
     configure(spark, ROCKSDB)
     made = Query(spark, tmp_path, {}).add("a@1")

@@ -43,6 +43,8 @@ Where = str | os.PathLike[str] | FileSystemFactory | Root
 Checkpoint = str | os.PathLike[str] | Snapshot
 #: The format of Spark's checkpoints of a state. Spark takes it from the session.
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+#: Spark 4 encodes them twice in the path of a state that it reads outside of a query.
+_ENCODED = frozenset(' %#?[]{}<>|\\^`"')
 #: Kinds of catalog files whose names carry the ID of a query.
 _QUERY_FILES = (
     "certificate", "old_certificate", "segment", "sidecar", "backup", "adopted", "pending_list",
@@ -240,8 +242,11 @@ def in_format_of(spark: SparkSession, checkpoint: str) -> Iterator[None]:
 def log_entries(spark: SparkSession, checkpoint: str, log: str) -> dict[int, str]:
     """Return the entries of one of Spark's logs by micro-batch."""
     files = spark.read.format("binaryFile").load(f"{checkpoint}/{log}").select("path", "content")
-    entries = ((path.rpartition("/")[2], bytes(content)) for path, content in files.collect())
-    return {int(number): text.decode() for number, text in entries if number.isdigit()}
+    return {
+        int(number): bytes(content).decode()
+        for path, content in files.collect()
+        if (number := path.rpartition("/")[2]).isdigit()
+    }
 
 
 @contextmanager
@@ -249,8 +254,13 @@ def reading(checkpoint: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        encoded = "".join(sorted(_ENCODED.intersection(checkpoint)))
+        move = (
+            f" Spark 4 cannot read a state under a path that contains {encoded!r}. Stop the query, "
+            "move the checkpoint to another path or copy it, and give that path."
+        )
         raise ConfigError(
             f"checkpoint={checkpoint}: cannot read the state of a query with dedup_by_id there "
-            f"({type(error).__name__}: {str(error).splitlines()[0]}).",
-            remedy="damaged-state",
+            f"({type(error).__name__}: {str(error).splitlines()[0]}).{move if encoded else ''}",
+            remedy=None if encoded else "damaged-state",
         ) from error

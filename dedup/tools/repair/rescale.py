@@ -137,9 +137,11 @@ def rescale(
         with in_format_of(spark, place):
             spark._streamingCheckpointManager.repartition(place, partitions)
     except Exception as error:
-        change = "Nothing has changed."
-        if last + 1 in log_entries(spark, place, "offsets"):
-            change = "The query does not start before you have repeated the call with this number."
+        change = (
+            "The query does not start before you have repeated the call with this number."
+            if last + 1 in log_entries(spark, place, "offsets")
+            else "Nothing has changed."
+        )
         cause = cause_of(str(error)).rstrip(".")
         raise ConfigError(
             f"Spark could not give {place} {partitions} partitions: {cause}. {change}"
