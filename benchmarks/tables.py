@@ -12,11 +12,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.partitions import change, cost
 from benchmarks.results import FOLDER, median
 from dedup.core.sizing import interval
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "benchmarks/README.md")
+PAGES = (ROOT / "README.md", ROOT / "benchmarks/README.md", ROOT / "dedup/spark/README.md")
 OURS = "dedup_by_id"
 LOWER_BOUND = "scan + repartition(id)"
 #: Contenders of the pipelines, and their names on the pages.
@@ -194,6 +195,31 @@ def files() -> str:
     return rows(["ms per micro-batch", "Spark's own sink", "`dedup_files`"], lines)
 
 
+def rescaled() -> str:
+    """Queries that got other partitions, against queries born with them."""
+    found, lines = result("partitions"), []
+    for number, each in found["rescaled"].items():
+        born, changed, ids, count = change(number, each, found["warm_up"])
+        ratio = f"{changed:.0f} ({changed / born:.2f}x)"
+        name = f"{found['born']} -> {number}"
+        lines.append([name, f"{born:.0f}", ratio, f"{ids:.2f}", f"{count:.2f}"])
+    head = ["partitions", "born with the new number, ms", "rescaled, ms"]
+    return rows([*head, "fullest / average: IDs", "shards"], lines)
+
+
+def shards() -> str:
+    """What more shards than partitions cost."""
+    found = result("partitions")
+    costs = {name: cost(each, found["warm_up"]) for name, each in found["shards"].items()}
+    first, *_ = costs.values()
+    kinds = ("time of a micro-batch", "largest Spark state", "peak memory of Python workers")
+    lines = (
+        [kind, *(f"{own[n] / first[n]:.2f}" for own in costs.values())]
+        for n, kind in enumerate(kinds)
+    )
+    return rows([f"shards on {found['born']} partitions", *costs], lines)
+
+
 def sizing() -> str:
     """Filters alone, with the default number of buckets: ours / pybloom-live / its scalable one."""
     settings: dict[tuple[int, float], list[dict[str, Any]]] = {}
@@ -229,6 +255,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "postgres": postgres,
     "files": files,
     "sizing": sizing,
+    "rescaled": rescaled,
+    "shards": shards,
 }
 _TABLE = re.compile(r"(<!-- table ([\w-]+) -->\n)((?:\n?\|[^\n]*\n)*)")
 

@@ -10,7 +10,9 @@ from benchmarks import sizing
 from benchmarks.tables import PAGES, TABLES, filled, result
 
 
-@pytest.mark.parametrize(("page", "table"), zip(PAGES, ("pipelines", "cluster"), strict=True))
+@pytest.mark.parametrize(
+    ("page", "table"), zip(PAGES, ("pipelines", "cluster", "shards"), strict=True)
+)
 def test_the_tables_come_from_the_results(page: Path, table: str) -> None:
     text = page.read_text()
     assert f"<!-- table {table} -->\n| " in text
