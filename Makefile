@@ -122,7 +122,7 @@ bench: java $(VENV)/.ready-bench ## side-by-side benchmarks against Spark's buil
 	@$(PY) -m benchmarks.lines
 
 .PHONY: bench-scale
-bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, partitions, the simulator (2 hours)
+bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, other partitions and shards, the simulator (2 hours)
 	@$(PY) -m benchmarks.scale --live 100
 	@$(PY) -m benchmarks.scale --live 100 --work /dev/shm --name scale-in-memory
 	@$(PY) -m benchmarks.pipelines --batches 33 --driver-memory 14g --name pipelines-30m --only dedup_by_id --only HDFS
@@ -131,6 +131,7 @@ bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, 
 	@$(PY) -m benchmarks.sweeps shards hot sizing arrow
 	@$(PY) -m benchmarks.cores
 	@$(PY) -m benchmarks.partitions
+	@$(PY) -m benchmarks.rebuild
 	@$(PY) -m benchmarks.filter_state
 	@$(PY) -m benchmarks.simulate check
 	@$(PY) -m benchmarks.simulate plan --shards 256

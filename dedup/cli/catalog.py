@@ -126,7 +126,7 @@ def rescale(flags: RescaleFlags) -> Done:
 
 def rebuild(flags: RebuildFlags) -> Done:
     if flags.reopen:
-        given_up = asdict(tools.reopen(flags.root, flags.query))
+        given_up = asdict(tools.reopen(flags.root, flags.query, flags.to))
         line = f"Open again. Delete {given_up['checkpoint']} and its catalog at {given_up['root']}."
         return Done(OK, given_up, [line])
     if not (flags.checkpoint and flags.to and flags.new_checkpoint):

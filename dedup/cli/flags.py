@@ -165,7 +165,9 @@ class RebuildFlags(Flags):
 
     root: str = argument("ROOT", "Path or URI of the catalog.")
     checkpoint: str | None = option("DIR", "Checkpoint of the query.")
-    to: str | None = option("ROOT", "Place of the new catalog.")
+    to: str | None = option(
+        "ROOT", "Place of the new catalog. With --reopen only if its URI has options."
+    )
     new_checkpoint: str | None = option("DIR", "Place of the new checkpoint.")
     shards: int | None = option("N", "New number of shards. Default: as before.")
     without: str | None = option(

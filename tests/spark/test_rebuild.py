@@ -18,6 +18,7 @@ from dedup.storage.root import Root
 from dedup.testing import faults as armed
 from dedup.tools import rebuild, reopen, verify
 from dedup.tools.repair.id_text import id_key
+from tests.support.object_store import ObjectStore
 from tests.support.oracle import Oracle
 from tests.support.processes import dedup
 from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, query, tables
@@ -187,6 +188,32 @@ def test_reopened_the_old_query_continues_and_the_new_one_stops(
     with pytest.raises(ConfigError, match="was not rebuilt elsewhere"):
         reopen(old.catalog)
     moved(old, "new")
+
+
+def test_a_query_moves_to_an_object_store_and_back(
+    spark: SparkSession, tmp_path: Path, store: ObjectStore
+) -> None:
+    given = tables(4, rows=700)
+    old = query(spark, tmp_path / "old", given[:2], shards=2)
+    runs = [old.run()]
+    place = store.uri(tmp_path.name)
+    new = successor(old, "new", catalog=place)
+    rebuild(old.catalog, old.checkpoint, place, new.checkpoint)
+    runs.append(fed(new, given[2:3]))
+    back = successor(old, "back")
+    rebuild(place, new.checkpoint, back.catalog, back.checkpoint, shards=3)
+    with pytest.raises(ConfigError, match=r"was rebuilt at .*, not at"):
+        reopen(place, new_root=old.catalog)
+    runs.append(fed(successor(old, "back", shards=3), given[3:]))
+    Oracle(HORIZON_S, LATENESS_S).check(given, whole(*runs))
+    with pytest.raises(StreamingQueryException, match=r"was rebuilt\. It continues with"):
+        fed(new, given[:1])
+    with pytest.raises(ConfigError, match=r"was rebuilt once more, from .* Reopen that"):
+        reopen(old.catalog, new_root=place)
+    reopen(place)
+    reopen(old.catalog, new_root=place)
+    with pytest.raises(StreamingQueryException, match="cut off or given up"):
+        new.run()
 
 
 def test_nothing_is_left_of_the_ids_to_leave_out(spark: SparkSession, tmp_path: Path) -> None:

@@ -195,7 +195,11 @@ def rebuild(
     )
 
 
-def reopen(root: Where, query: str | None = None) -> Successor:
+def reopen(
+    root: Where,
+    query: str | None = None,
+    new_root: str | os.PathLike[str] | FileSystemFactory | None = None,
+) -> Successor:
     """Give a rebuilt query up, so that the old one may start again. Return what was given up.
 
     Parameters
@@ -204,11 +208,14 @@ def reopen(root: Where, query: str | None = None) -> Successor:
         The catalog of the old query.
     query : str, optional
         ID of the query. Needed if the catalog holds several queries.
+    new_root : optional
+        The catalog that was given to `rebuild`. Needed if its URI has credentials or options, or a
+        function opens it.
 
     Raises
     ------
     ConfigError
-        If the query is not closed.
+        If the query is not closed, or was rebuilt at another place.
     CatalogError
         If one of both catalogs cannot be reached.
     """
@@ -217,10 +224,19 @@ def reopen(root: Where, query: str | None = None) -> Successor:
     given_up = read_successor(root, query_id)
     if given_up is None or not given_up.rebuilt:
         raise ConfigError(f"Query {query_id} at {root.url()} was not rebuilt elsewhere.")
+    new = Root(given_up.root if new_root is None else new_root)
+    if new.url() != given_up.root:
+        raise ConfigError(f"Query {query_id} was rebuilt at {given_up.root}, not at {new.url()}.")
+    further = read_successor(new, query_id)
+    if further is not None and further.rebuilt:
+        raise ConfigError(
+            f"Query {query_id} was rebuilt once more, from {new.url()} at {further.root}. Reopen "
+            "that catalog first."
+        )
     here = given_up.closed_checkpoint
     # Close the new folder first: at no moment may both queries start.
     back = Successor(query_id, root.url(), here, given_up.checkpoint, rebuilt=False)
-    write_successor(Root(given_up.root), back)
+    write_successor(new, back)
     faults.point("reopen.closed")
     root.delete([successor_path(query_id)])
     return given_up
