@@ -4,8 +4,9 @@ Queries with 64 shards that were born with 8 partitions get half, twice and four
 Queries that were born with these numbers are restarted with them, and all are fed in turn. How full
 the partitions are is read from their state at the end.
 
-Then queries with 8 to 64 shards on 8 partitions are fed in turn. Each is fed once more in a session
-of its own, because the queries of a session share their Python workers, whose memory is measured.
+Then queries with 8 to 64 shards on 8 partitions are fed in turn. Each is fed once more in a
+separate session, because the queries of a session share their Python workers, whose memory is
+measured.
 
     python -m benchmarks.partitions
 """

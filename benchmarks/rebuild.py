@@ -1,7 +1,7 @@
 """Rebuilding a query for other shards: time, memory, and what the new query costs.
 
 A query with 8 shards and one with 32 are fed in turn until they remember a number of IDs. The first
-one is rebuilt for 32 shards, by a process of its own. The rebuilt query and the one that began with
+one is rebuilt for 32 shards, by a separate process. The rebuilt query and the one that began with
 32 shards are then fed in turn.
 
     python -m benchmarks.rebuild
@@ -23,13 +23,13 @@ from benchmarks.harness import (
     HORIZON,
     Pipeline,
     bytes_in,
-    data_folder,
     filling,
     parser,
     session,
     side_by_side,
     work_folder,
 )
+from benchmarks.partitions import feed
 from benchmarks.results import finish, median
 from dedup.tools import read_checkpoint, rebuild
 
@@ -53,12 +53,11 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def at_size(live: float, arguments: argparse.Namespace) -> dict[str, Any]:
     events, batches = filling(live, arguments.rows)
-    folder = data_folder(arguments.data, events)
     old, born = (Pipeline(str(n), operator(shards=n)) for n in (SHARDS, NEW_SHARDS))
     with work_folder(arguments) as work:
         with session() as spark:
             with side_by_side(spark, [old, born], work):
-                feed([old, born], range(batches), lambda n: events.write(folder, n))
+                feed([old, born], events, range(batches), arguments.data)
             states = read_checkpoint(work / "0/catalog", work / "0/checkpoint", spark).states
         live_bytes = sum(sum(s.manifest.live_bytes()) + s.tail.nbytes for s in states.values())
         places = ("0/catalog", "0/checkpoint", "2/catalog", "2/checkpoint")
@@ -69,7 +68,7 @@ def at_size(live: float, arguments: argparse.Namespace) -> dict[str, Any]:
         with session() as spark:
             new.start(spark, work / "2")
             born.start(spark, work / "1")
-            feed([new, born], range(batches, batches + AFTER), lambda n: events.write(folder, n))
+            feed([new, born], events, range(batches, batches + AFTER), arguments.data)
             new.stop()
             born.stop()
     if rebuilt["ids"] != events.unique(batches):
@@ -83,13 +82,6 @@ def at_size(live: float, arguments: argparse.Namespace) -> dict[str, Any]:
         "new_ms": new.batch_ms,
         "born_ms": born.batch_ms,
     }
-
-
-def feed(pipelines: list[Pipeline], batches: range, files: Any) -> None:
-    """Feed micro-batches to all in turn, every other one in the opposite order."""
-    for number in batches:
-        for pipeline in pipelines if number % 2 else pipelines[::-1]:
-            pipeline.feed(files(number))
 
 
 def rebuilt_by_process(*places: Path) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def rebuild(flags: RebuildFlags) -> Done:
         raise ConfigError("Give --checkpoint, --to and --new-checkpoint, or --reopen.")
     if catalog_of(flags.root)[0] != flags.root:
         raise ConfigError(
-            "Only a query of your own program can be rebuilt, not the output of `dedup run`."
+            "The output of `dedup run` cannot be rebuilt, only the query of a program."
         )
     with reading_session() as session:
         body = tools.rebuild(

@@ -133,7 +133,7 @@ class Query:
     def entries(self) -> list[tuple[int, bytes, int, str, int]]:
         """Return bucket, ID, time and digest of everything that the shards remember.
 
-        Digests of different sets of columns are told apart by the set's name.
+        Digests of different sets of columns differ by the set's name.
         """
         seen: list[Any] = []
         for driver in self.drivers:

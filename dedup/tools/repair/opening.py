@@ -200,7 +200,7 @@ def unfinished(checkpoint: str, batch_id: int) -> ConfigError:
 
 
 def other_operators(spark: SparkSession, checkpoint: str) -> list[str]:
-    """Return the names of the query's operators with a state, beside that of this package."""
+    """Return the names of the query's operators with a state, beside this package's operator."""
     from dedup.spark.versions import IS_SPARK_3
 
     with reading(checkpoint):

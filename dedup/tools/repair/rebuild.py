@@ -98,7 +98,7 @@ def rebuild(
     shards : int, optional
         At least 1. Default: the number of the old query.
     without : path, optional
-        File with IDs to leave out, one a line, as texts like those of `explain`. An ID of several
+        File with IDs to leave out, one a line, as `explain` takes them. An ID of several
         columns is a JSON array of texts.
     spark : SparkSession, optional
         Session that reads the checkpoint, as in `read_checkpoint`.
@@ -256,7 +256,7 @@ def _last_commit(
         raise ConfigError(f"The query of {place} has committed no micro-batch. Start it once.")
     last, newest = max(commits), max(planned)
     if expected not in (None, newest):
-        raise ConfigError(f"The query of {place} ran meanwhile. Stop it, and call again.")
+        raise ConfigError(f"The query of {place} ran while it was read. Stop it, and call again.")
     if newest > last and earlier is None:
         raise unfinished(place, newest)
     if newest > last and earlier is not None and earlier.epoch < 0:
