@@ -68,6 +68,7 @@ DAMAGE = "unit/test_catalog_damage.py"
 
 ADOPT = "unit/test_catalog_adopt.py"
 RESHARDING = "unit/test_core_resharding.py"
+RESCALE = "spark/test_rescale.py::test_"
 
 _BELIEVES = (
     "from dedup.catalog.view import Views\n",
@@ -1422,5 +1423,83 @@ MUTANTS = (
         'int(pinned["spark.sql.shuffle.partitions"])',
         'int(about["stateStoreInfo"][0]["numPartitions"])',
         "unit/test_check.py",
+    ),
+    # --- other numbers of state partitions
+    _mutant(
+        "rescale begins a change that Spark cannot end in this state store",
+        "tools/repair/rescale.py",
+        'if store != "RocksDBStateStoreProvider":',
+        "if False:",
+        f"{RESCALE}a_state_in_the_default_store_stays_as_it_is",
+    ),
+    _mutant(
+        "rescale begins a change that Spark cannot end without metadata",
+        "tools/repair/rescale.py",
+        "if number is None:",
+        "if False:",
+        f"{RESCALE}a_state_of_spark_3_5_is_left_alone",
+    ),
+    _mutant(
+        "an unfinished micro-batch counts as a change that was cut off",
+        "tools/repair/rescale.py",
+        "if newest > last and next_partitions == before:",
+        "if False:",
+        f"{RESCALE}an_unfinished_micro_batch_is_named",
+    ),
+    _mutant(
+        "a change that was cut off counts as an unfinished micro-batch",
+        "tools/repair/rescale.py",
+        "for batch in (last, newest))",
+        "for batch in (newest, newest))",
+        f"{RESCALE}a_call_that_was_cut_off_is_repeated_with_the_same_number",
+    ),
+    _mutant(
+        "rescale denies a change that has begun",
+        "tools/repair/rescale.py",
+        'if last + 1 in log_entries(spark, place, "offsets")',
+        "if False",
+        f"{RESCALE}a_call_that_fails_after_spark_has_planned_it_says_what_to_do",
+    ),
+    _mutant(
+        "a state is read in the format of the session",
+        "tools/repair/opening.py",
+        'spark.conf.set(_FORMAT, version.removeprefix("v"))',
+        "pass",
+        f"{RESCALE}a_query_judges_as_if_its_partitions_had_never_changed",
+    ),
+    _mutant(
+        "a session keeps the format of a checkpoint that it has read",
+        "tools/repair/opening.py",
+        "spark.conf.unset(_FORMAT) if before is None else spark.conf.set(_FORMAT, before)",
+        "pass",
+        f"{RESCALE}a_query_judges_as_if_its_partitions_had_never_changed",
+    ),
+    _mutant(
+        "a path that Spark cannot read counts as damage",
+        "tools/repair/opening.py",
+        "_ENCODED.intersection(checkpoint)",
+        "_ENCODED.intersection(())",
+        f"{RESCALE}a_path_under_which_spark_reads_no_state_is_named",
+    ),
+    _mutant(
+        "shards are even only on the partitions of the first start",
+        "spark/executor/layout.py",
+        "spread = 4 * task.partitions",
+        "spread = task.partitions",
+        f"{RESCALE}shards_spread_evenly_over_more_and_fewer_partitions",
+    ),
+    _mutant(
+        "a shard changes its number when the partitions change",
+        "spark/executor/layout.py",
+        "known.slot_keys if known and same_spread else slot_keys(shards, spread)",
+        "slot_keys(shards, spread)",
+        f"{RESCALE}a_query_judges_as_if_its_partitions_had_never_changed",
+    ),
+    _mutant(
+        "a shard without a certificate changes its number when the partitions change",
+        "spark/executor/layout.py",
+        "spread = shards if plan.streaming and plan.numbering is not None else task.partitions",
+        "spread = task.partitions",
+        f"{RESCALE}numbers_are_judged_as_before_with_the_number_of_shards_as_before",
     ),
 )  # fmt: skip

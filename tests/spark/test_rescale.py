@@ -32,7 +32,7 @@ from tests.support.oracle import Oracle
 from tests.support.processes import Daemon, dedup
 from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables
 from tests.support.spark_query import ARROW, BASE, Query, Run, collected, forget_commits
-from tests.support.state_stores import ROCKSDB, STORES, configure
+from tests.support.state_stores import ROCKSDB, ROCKSDB_V2, STORES, configure
 from tests.support.waiting import wait_until
 
 pytestmark = needs_rescale
@@ -52,15 +52,18 @@ def stopped(spark: SparkSession, tmp_path: Path) -> Query:
 def test_a_query_judges_as_if_its_partitions_had_never_changed(
     spark: SparkSession, tmp_path: Path, store: str
 ) -> None:
-    """Two changes, and a session that by default uses another store than the checkpoint."""
+    """Two changes, by sessions with another store or format than the checkpoint."""
     configure(spark, STORES[store] | {PARTITIONS: "4"})
+    other = {} if "v2" in store else ROCKSDB_V2
     given = tables(7)
     made = query(spark, tmp_path, given[:3])
     parts = [made.run()]
     for partitions, more in ((2, given[3:5]), (8, given[5:])):
         before = state_of(made)
-        done = rescale(made.checkpoint, partitions, spark.newSession())
+        configure(session := spark.newSession(), other)
+        done = rescale(made.checkpoint, partitions, session)
         assert (done.partitions, done.shards) == (partitions, len(before))
+        assert {name: session.conf.get(name) for name in other} == other
         assert state_of(made) == before
         for table in more:
             made.add_table(table)
