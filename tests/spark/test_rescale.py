@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import time
 from collections import Counter
@@ -24,13 +25,16 @@ from dedup.sinks import custom_sink, once_per_batch, stable
 from dedup.storage.root import Root
 from dedup.testing import faults
 from dedup.tools import read_checkpoint, rescale
+from tests.faults.query import run_by_id
+from tests.faults.subject import Subject
+from tests.faults.truth import Outcome, judge
 from tests.kit.sqlite_sink import ParallelSqlite, create, read
 from tests.spark.test_operator_windows import DELAY, ENDS, windowed
 from tests.spark.test_operator_windows import partitions as source_partitions
 from tests.support.needs import long, needs_rescale
 from tests.support.oracle import Oracle
 from tests.support.processes import Daemon, dedup
-from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables
+from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, query, tables
 from tests.support.spark_query import ARROW, BASE, Query, Run, collected, forget_commits
 from tests.support.state_stores import ROCKSDB, ROCKSDB_V2, STORES, configure
 from tests.support.waiting import wait_until
@@ -221,6 +225,38 @@ def test_kills_of_the_command_and_of_the_next_start_change_no_verdict(
     assert cut_off >= 10
     whole = Run(dict(enumerate(rows for part in parts for rows in part.rows.values())))
     Oracle(HORIZON_S, LATENESS_S).check(given, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_kills_of_the_driver_at_the_next_start_lose_and_repeat_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """All processes of the query die at random moments of its first micro-batches, 30 times."""
+    configure(spark, ROCKSDB)
+    given, random, cut_off = tables(61, rows=60), Random(0), 0
+    made = query(spark, tmp_path, given[:1])
+    options = OPTIONS | {"shards": 6, "cache_dir": str(tmp_path / "cache")}
+    config = {"options": options, "settings": ROCKSDB, "numbered": "", "turn": 0}
+    subject, partitions = Subject(tmp_path, config), 2
+    run_by_id(spark, config, tmp_path, dict(options))
+    for number in range(1, len(given), 2):
+        partitions = partitions % 6 + 1
+        rescale(made.checkpoint, partitions, spark)
+        made.add_table(given[number]).add_table(given[number + 1])
+        batch = str(last(made) + 1)
+        subject.start()
+        planned = made.checkpoint / "offsets" / batch
+        assert wait_until(planned.exists, 120), subject.last_words()
+        time.sleep(random.uniform(0, 2.5))
+        subject.kill_all()
+        assert subject.process.wait(60) == -signal.SIGKILL, "it had ended before"
+        cut_off += not (made.checkpoint / "commits" / batch).exists()
+        run_by_id(spark, config | {"turn": number}, tmp_path, dict(options))
+    assert subject.starts == 30
+    assert cut_off >= 10
+    found = judge(tmp_path / "output", given, Oracle(HORIZON_S, LATENESS_S))
+    assert found == Outcome(61 * 60, lost=0, duplicated=0)
 
 
 def last(query: Query) -> int:
