@@ -17,6 +17,7 @@ from dedup.errors import CatalogError, ConfigError, cause, faults
 from dedup.storage.root import Root
 from dedup.testing import faults as armed
 from dedup.tools import rebuild, reopen, verify
+from dedup.tools.repair import opening
 from dedup.tools.repair.id_text import id_key
 from tests.support.object_store import ObjectStore
 from tests.support.oracle import Oracle
@@ -114,13 +115,10 @@ def continued(old: Query, new: Query, given: list[pa.Table], step: str) -> list[
     return [*runs, fed(new, given[len(runs) :])]
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_wherever_it_is_cut_off_one_query_starts_at_most_and_it_can_be_repeated(
-    spark: SparkSession, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+def cut_off(
+    monkeypatch: pytest.MonkeyPatch, step: str, old: Query, folder: str, **options: Any
 ) -> None:
-    given = tables(5, rows=200)
-    old = query(spark, tmp_path / "old", given[:3], shards=2)
-    runs = [old.run()]
+    """Rebuild a query, and end the call at a step."""
 
     def cut(name: str, path: object = None) -> None:
         if name == step:
@@ -129,7 +127,35 @@ def test_wherever_it_is_cut_off_one_query_starts_at_most_and_it_can_be_repeated(
     with monkeypatch.context() as patch:
         patch.setattr(faults, "point", cut)
         with pytest.raises(Cut):
-            moved(old, "new", shards=3)
+            moved(old, folder, **options)
+
+
+def test_damage_that_a_repeated_call_finds_opens_no_query(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = query(spark, tmp_path / "old", tables(2, rows=1500), shards=2)
+    old.run()
+    cut_off(monkeypatch, "rebuild.checked", old, "new")
+    segment = next(old.catalog.rglob("*.sst"))
+    content = segment.read_bytes()
+    segment.write_bytes(content[:100] + bytes(100) + content[200:])
+    with pytest.raises(CatalogError, match="damaged"):
+        moved(old, "new")
+    for made in (old, successor(old, "new")):
+        with pytest.raises(StreamingQueryException, match="rebuilt-elsewhere"):
+            made.add("new@1").run()
+    segment.write_bytes(content)
+    assert moved(old, "new").run().metrics
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_wherever_it_is_cut_off_one_query_starts_at_most_and_it_can_be_repeated(
+    spark: SparkSession, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = tables(5, rows=200)
+    old = query(spark, tmp_path / "old", given[:3], shards=2)
+    runs = [old.run()]
+    cut_off(monkeypatch, step, old, "new", shards=3)
     runs += continued(old, successor(old, "new", shards=3), given[3:], step)
     Oracle(HORIZON_S, LATENESS_S).check(given, whole(*runs))
 
@@ -315,3 +341,23 @@ def test_a_query_with_another_state_is_rejected(spark: SparkSession, tmp_path: P
     old.add("a@1").run()
     with pytest.raises(ConfigError, match=r"other operators with a state \((dedupe|unnamed)\)"):
         moved(old, "new")
+
+
+def test_a_query_that_commits_while_it_is_read_is_noticed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = query(spark, tmp_path / "old", tables(1, rows=50))
+    old.run()
+    read = opening.rows_of_state
+
+    def and_run(*given: Any) -> Any:
+        rows = read(*given)
+        old.add("new@1").run()
+        return rows
+
+    monkeypatch.setattr(opening, "rows_of_state", and_run)
+    with pytest.raises(ConfigError, match="ran while it was read"):
+        moved(old, "new")
+    monkeypatch.undo()
+    assert old.add("new@1").run().metrics[-1].duplicate == 1
+    assert moved(old, "new").add("new@1").run().metrics[-1].duplicate == 1

@@ -119,6 +119,7 @@ def rebuild(
     root, place = open_root(root), checkpoint_place(os.fspath(checkpoint))
     new, target = Root(new_root), Root(new_checkpoint)
     spark = spark or open_session()
+    logs = _logs(spark, place)  # before the state, so that a later micro-batch shows
     snapshot = read_checkpoint(root, place, spark)
     query_id = snapshot.query_id
     old, earlier = certificate_of(root, query_id), read_successor(root, query_id)
@@ -127,7 +128,7 @@ def rebuild(
     was_cut_off = reach(new, lambda: read_successor(new, query_id)) == opening
     if earlier is not None and not (was_cut_off and replace(earlier, epoch=-1) == successor):
         raise closed(root, earlier)
-    epoch, offsets = _last_commit(spark, place, earlier)
+    epoch, offsets = _last_commit(place, logs, earlier)
     if others := other_operators(spark, place):
         raise ConfigError(
             f"The query of {place} has other operators with a state ({', '.join(others)}), which "
@@ -163,8 +164,9 @@ def rebuild(
         made, work = _written(root, new, old, certificate, states, keys)
     except DedupError:
         _clear(new, target, query_id)
-        target.delete(["metadata"])
-        new.delete_folder(query_id)
+        if earlier is None:
+            target.delete(["metadata"])
+            new.delete_folder(query_id)
         raise
     new.put_bytes(certificate_path(query_id), certificate.to_bytes())
     faults.point("rebuild.written")
@@ -172,7 +174,7 @@ def rebuild(
     faults.point("rebuild.closed")
     if earlier is None or earlier.epoch < 0:
         try:
-            _last_commit(spark, place, None, epoch)
+            _last_commit(place, _logs(spark, place), None, epoch)
         except ConfigError:
             root.delete([successor_path(query_id)])
             raise
@@ -242,16 +244,24 @@ def reopen(
     return given_up
 
 
+def _logs(spark: SparkSession, place: str) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the entries of Spark's logs of planned and of committed micro-batches."""
+    with reading(place):
+        return log_entries(spark, place, "offsets"), log_entries(spark, place, "commits")
+
+
 def _last_commit(
-    spark: SparkSession, place: str, earlier: Successor | None, expected: int | None = None
+    place: str,
+    logs: tuple[dict[int, str], dict[int, str]],
+    earlier: Successor | None,
+    expected: int | None = None,
 ) -> tuple[int, tuple[str, ...]]:
     """Return the last committed micro-batch, and the offset of each source at its end.
 
     Raises ConfigError if another one is planned, unless it was planned after an ``earlier`` call
     had closed the query, or if the last one is not the expected one.
     """
-    with reading(place):
-        planned, commits = (log_entries(spark, place, log) for log in ("offsets", "commits"))
+    planned, commits = logs
     if not commits:
         raise ConfigError(f"The query of {place} has committed no micro-batch. Start it once.")
     last, newest = max(commits), max(planned)
