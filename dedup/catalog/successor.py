@@ -42,9 +42,14 @@ _PARSERS: dict[str, Parser] = {
 }
 
 
-def write_successor(root: Root, successor: Successor) -> None:
+def write_successor(root: Root, successor: Successor, *, new: bool = False) -> bool:
+    """Write the document. If it must be ``new``, return whether there was none."""
     document = to_document(asdict(successor), version=SUCCESSOR_FORMAT)
-    root.put_bytes(successor_path(successor.query_id), document)
+    path = successor_path(successor.query_id)
+    if new:
+        return root.create_bytes(path, document)
+    root.put_bytes(path, document)
+    return True
 
 
 def read_successor(root: Root, query_id: str) -> Successor | None:
@@ -77,9 +82,9 @@ def closed(root: Root, successor: Successor) -> ConfigError:
     there = f"checkpoint {successor.checkpoint} and catalog {successor.root}"
     if successor.rebuilt:
         why = (
-            f"Query {query_id} was rebuilt. It continues with {there}. Start it there. To give the "
-            f"rebuilt query up and continue here: dedup catalog rebuild {root.url()} --query "
-            f"{query_id} --reopen"
+            f"Query {query_id} was rebuilt. It continues with {there}. Start it there; if the "
+            "command was cut off, first repeat it with the same places. To give the rebuilt query "
+            f"up and continue here: dedup catalog rebuild {root.url()} --query {query_id} --reopen"
         )
     else:
         why = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from dedup import tools
@@ -23,7 +24,7 @@ from dedup.cli.flags import (
     VacuumFlags,
     VerifyFlags,
 )
-from dedup.cli.run.record import catalog_of
+from dedup.cli.run.record import catalog_of, record_of
 from dedup.cli.session import reading_session
 from dedup.cli.terminal import wrapped
 from dedup.errors import ConfigError
@@ -38,8 +39,9 @@ _LABEL = 20
 #: and the default `state_budget_bytes`.
 _NEWEST_IDS = 18_000
 _NEW_NAME = (
-    "Give the sink a new name (option `name`; dedup_files also a new path): micro-batches are "
-    "numbered from 0 again, and the sink holds these numbers under the old name."
+    "Give the sink a new name (option `name`; dedup_files also a new path; stable and "
+    "once_per_batch a new `at`; dedup_folder a new output): micro-batches are numbered from 0 "
+    "again, and the sink holds these numbers under the old name."
 )
 #: Exit code and words for each answer of `explain`.
 _ANSWERS = {
@@ -127,11 +129,13 @@ def rescale(flags: RescaleFlags) -> Done:
 def rebuild(flags: RebuildFlags) -> Done:
     if flags.reopen:
         given_up = asdict(tools.reopen(flags.root, flags.query, flags.to))
-        line = f"Open again. Delete {given_up['checkpoint']} and its catalog at {given_up['root']}."
+        folder = f"{given_up['root']}/{given_up['query_id']}"
+        line = f"Open again. Delete {given_up['checkpoint']} and {folder}."
         return Done(OK, given_up, [line])
     if not (flags.checkpoint and flags.to and flags.new_checkpoint):
         raise ConfigError("Give --checkpoint, --to and --new-checkpoint, or --reopen.")
-    if catalog_of(flags.root)[0] != flags.root:
+    parents = (Path(place).parent for place in (flags.root, flags.checkpoint))
+    if any(record_of(str(place)) for place in (flags.root, *parents)):
         raise ConfigError(
             "The output of `dedup run` cannot be rebuilt, only the query of a program."
         )
@@ -249,8 +253,8 @@ def _rebuilding_lines(body: dict[str, Any], *, without: str | None) -> Iterator[
         f"{offsets}",
         f"2. {_NEW_NAME}",
         f"3. Start the query with checkpoint {body['checkpoint']} and catalog {body['root']}",
-        "4. Once it has committed micro-batches, delete the folders of the old query: "
-        + ", ".join(body["obsolete"]),
+        "4. Once it has committed micro-batches, remove start= and delete the folders of the old "
+        f"query: {', '.join(body['obsolete'])}",
     )
     yield from _steps(steps)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 
 from dedup.core.filter import hash_key_id
 from dedup.core.hash_ranges import range_indexes
@@ -46,11 +47,11 @@ def shards_of(hashes: U64, shards: int) -> I64:
     return range_indexes(hashes, shards)
 
 
-def slot_keys(shards: int, partitions: int) -> tuple[int, ...]:
+def slot_keys(shards: int, partitions: int, used: Collection[int] = frozenset()) -> tuple[int, ...]:
     """Return for each shard the number by which Spark groups its rows.
 
     With these numbers Spark puts shard i into partition i mod ``partitions``. They are the smallest
-    distinct 32-bit integers >= 0 with this property.
+    distinct 32-bit integers >= 0 with this property that are not ``used``.
 
     Notes
     -----
@@ -63,7 +64,7 @@ def slot_keys(shards: int, partitions: int) -> tuple[int, ...]:
     while left:
         hashed = spark_hash_int(key)
         partition = (hashed - (1 << 32) if hashed >> 31 else hashed) % partitions
-        if partition < len(waiting) and waiting[partition]:
+        if partition < len(waiting) and waiting[partition] and key not in used:
             keys[waiting[partition].pop()] = key
             left -= 1
         key += 1

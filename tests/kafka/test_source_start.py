@@ -129,6 +129,20 @@ def test_a_query_begins_where_another_one_stopped(
         values(spark, broker, topic, start=begins)
 
 
+def test_no_query_begins_in_a_topic_that_was_made_again(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    topic = new_topic(broker)
+    fill(broker, topic, "a0", "a1")
+    checkpoint = str(tmp_path / "checkpoint")
+    run(kafka_records(spark, broker, topics=topic, checkpoint=checkpoint), tmp_path)
+    delete_topic(broker, topic)
+    make_topic(broker, topic, 2)
+    fill(broker, topic, "n0", "n1", "n2")
+    with pytest.raises(SourceError, match="was deleted and created again"):
+        values(spark, broker, topic, start=FromCheckpoint(checkpoint))
+
+
 def test_a_stream_begins_at_the_end_of_partitions_without_a_group_offset(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:

@@ -167,8 +167,8 @@ def test_kills_of_the_command_lose_and_repeat_nothing(
 ) -> None:
     """The command is killed 30 times, and each new query is rebuilt once more."""
     steps = [*STEPS, "segment.chunk", "sidecar.put.after"]
-    given = tables(61, rows=60)
-    made = query(spark, tmp_path / "0", given[:1], shards=3)
+    given = tables(92, rows=60)
+    made = query(spark, tmp_path / "0", given[:2], shards=3)
     runs = [made.run()]
     for number in range(30):
         step = steps[number % len(steps)]
@@ -179,8 +179,8 @@ def test_kills_of_the_command_lose_and_repeat_nothing(
         done = dedup("catalog", "rebuild", *places, *more, DEDUP_FAULTS=str(fault_folder))
         assert done.returncode == -signal.SIGKILL, done.stdout
         assert len(armed.fired(fault_folder)) == number + 1
-        first = 2 * number + 1
-        runs += continued(made, new, given[first : first + 2], step)
+        first = 3 * number + 2
+        runs += continued(made, new, given[first : first + 3], step)
         made = new
     Oracle(HORIZON_S, LATENESS_S).check(given, whole(*runs))
 
@@ -219,18 +219,18 @@ def test_reopened_the_old_query_continues_and_the_new_one_stops(
 def test_a_query_moves_to_an_object_store_and_back(
     spark: SparkSession, tmp_path: Path, store: ObjectStore
 ) -> None:
-    given = tables(4, rows=700)
+    given = tables(5, rows=700)
     old = query(spark, tmp_path / "old", given[:2], shards=2)
     runs = [old.run()]
     place = store.uri(tmp_path.name)
     new = successor(old, "new", catalog=place)
     rebuild(old.catalog, old.checkpoint, place, new.checkpoint)
-    runs.append(fed(new, given[2:3]))
+    runs.append(fed(new, given[2:4]))
     back = successor(old, "back")
     rebuild(place, new.checkpoint, back.catalog, back.checkpoint, shards=3)
-    with pytest.raises(ConfigError, match=r"was rebuilt at .*, not at"):
-        reopen(place, new_root=old.catalog)
-    runs.append(fed(successor(old, "back", shards=3), given[3:]))
+    with pytest.raises(ConfigError, match="does not hold the rebuilt query"):
+        reopen(place, new_root=tmp_path)
+    runs.append(fed(successor(old, "back", shards=3), given[4:]))
     Oracle(HORIZON_S, LATENESS_S).check(given, whole(*runs))
     with pytest.raises(StreamingQueryException, match=r"was rebuilt\. It continues with"):
         fed(new, given[:1])
@@ -270,7 +270,7 @@ def test_nothing_is_left_of_the_ids_to_leave_out(spark: SparkSession, tmp_path: 
 
 def test_ids_of_several_columns_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
     old = Query(spark, tmp_path / "old", {"horizon": "1 day", "timestamp": "ts"}, id=["id", "at"])
-    old.add("a@1", "a@2", "-@3").run()
+    old.add("a@1", "a@2").add("-@3").run()
     (tmp_path / "ids").write_text('["a", "2"]\n["x", "NULL"]\n')
     new = Query(spark, tmp_path / "new", old.options, id=old.id)
     places = old.catalog, old.checkpoint, new.catalog, new.checkpoint
@@ -294,6 +294,7 @@ def test_what_cannot_be_rebuilt_is_rejected_before_anything_is_written(
         assert sorted(tmp_path.rglob("*")) == before
 
     rejected("shards", shards=0)
+    rejected("is inside", new_checkpoint=old.checkpoint / "new")
     rejected("Cannot read", without=tmp_path / "missing")
     rejected("already holds query", new_root=old.catalog)
     rejected("is not empty", new_checkpoint=old.input)
@@ -313,7 +314,7 @@ def test_what_cannot_be_rebuilt_is_rejected_before_anything_is_written(
 
 
 def test_the_command_prints_what_to_do_next(spark: SparkSession, tmp_path: Path) -> None:
-    old = Query(spark, tmp_path / "old", {"horizon": "1 day"}).add("a@1", "b@2")
+    old = Query(spark, tmp_path / "old", {"horizon": "1 day"}).add("a@1").add("b@2")
     old.run()
     (tmp_path / "ids").write_text("a\n")
     new = successor(old, "new")
@@ -323,30 +324,32 @@ def test_the_command_prints_what_to_do_next(spark: SparkSession, tmp_path: Path)
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     first, second, *steps = done.stdout.splitlines()
-    assert first == "Rebuilt: 1 IDs in 1 segments of 1 shards, as of micro-batch 0."
+    assert first == "Rebuilt: 1 IDs in 1 segments of 1 shards, as of micro-batch 1."
     assert second == "Left out: 1 IDs. Not remembered anyway: 0."
     text = " ".join(" ".join(steps).split())
     assert f"FromCheckpoint('{old.checkpoint}')" in text
-    assert '{"logOffset":0}' in text
+    assert '{"logOffset":1}' in text
     assert f"3. Start the query with checkpoint {new.checkpoint} and catalog {new.catalog}" in text
     assert text.endswith(f"{old.catalog / query_id(old)}, {old.checkpoint}")
     assert new.add("a@1", "b@2").run().told() == [["a@1"]]
     done = dedup("catalog", "rebuild", old.catalog, "--reopen")
-    assert done.stdout == f"Open again. Delete {new.checkpoint} and its catalog at {new.catalog}.\n"
+    assert done.stdout == (
+        f"Open again. Delete {new.checkpoint} and {new.catalog / query_id(old)}.\n"
+    )
 
 
 def test_a_query_with_another_state_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
     old = Query(spark, tmp_path / "old", OPTIONS | {"verdict": None})
     old.then = lambda rows: rows.withWatermark("ts", "1 hour").dropDuplicates(["n"])
     old.add("a@1").run()
-    with pytest.raises(ConfigError, match=r"other operators with a state \((dedupe|unnamed)\)"):
+    with pytest.raises(ConfigError, match="has 2 operators with a state"):
         moved(old, "new")
 
 
 def test_a_query_that_commits_while_it_is_read_is_noticed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = query(spark, tmp_path / "old", tables(1, rows=50))
+    old = query(spark, tmp_path / "old", tables(2, rows=50))
     old.run()
     read = opening.rows_of_state
 
@@ -361,3 +364,43 @@ def test_a_query_that_commits_while_it_is_read_is_noticed(
     monkeypatch.undo()
     assert old.add("new@1").run().metrics[-1].duplicate == 1
     assert moved(old, "new").add("new@1").run().metrics[-1].duplicate == 1
+
+
+def test_one_micro_batch_is_too_few(spark: SparkSession, tmp_path: Path) -> None:
+    old = Query(spark, tmp_path / "old", {"horizon": "1 day"}).add("a@1")
+    old.run()
+    with pytest.raises(ConfigError, match="has committed 1 micro-batches"):
+        moved(old, "new")
+
+
+def test_the_old_checkpoint_finds_no_state_in_the_new_catalog(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    old = query(spark, tmp_path / "old", tables(2, rows=50), shards=2)
+    old.run()
+    new = moved(old, "new", shards=3)
+    new.add("a@200").run()
+    old.options = new.options | {"catalog": str(new.catalog)}
+    with pytest.raises(StreamingQueryException, match="was rebuilt for another checkpoint"):
+        old.add("a@200").run()
+    with pytest.raises(ConfigError, match="does not belong to the catalog"):
+        verify(new.catalog, old.checkpoint)
+
+
+def test_of_two_calls_at_once_one_wins(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = query(spark, tmp_path / "old", tables(2, rows=50))
+    old.run()
+
+    def other(name: str, path: object = None) -> None:
+        if name == "rebuild.written":
+            monkeypatch.undo()
+            moved(old, "other")
+
+    monkeypatch.setattr(faults, "point", other)
+    with pytest.raises(ConfigError, match=f"continues with checkpoint {tmp_path}/other"):
+        moved(old, "new")
+    with pytest.raises(StreamingQueryException, match="cut off or given up"):
+        successor(old, "new").add("a@1").run()
+    assert successor(old, "other").add("a@1").run().metrics

@@ -72,7 +72,7 @@ def test_a_wrong_number_of_values_and_interval_ids_are_rejected() -> None:
 
 def test_a_file_holds_an_id_on_each_line(tmp_path: Path) -> None:
     file = tmp_path / "ids"
-    file.write_text('a b\n["x"]\n\u2028\n')
+    file.write_text('\ufeffa b\n["x"]\n\u2028\n')
     assert list(id_keys([("id", "string")], file)) == [
         id_key([("id", "string")], [text])[0] for text in ("a b", '["x"]', "\u2028")
     ]
@@ -87,6 +87,7 @@ def test_a_file_holds_an_id_on_each_line(tmp_path: Path) -> None:
     ("line", "reason"),
     [
         ("a", "Expecting value"),
+        ("", "it is empty"),
         ('["a"]', "Give one value for each column"),
         ('["a", 7]', "is a JSON array of texts"),
         ('["a", "x"]', "is not a value of column n"),

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from dedup.errors import ConfigError
 from dedup.sources.kafka.cluster import Cluster, Topic
+from dedup.sources.kafka.topic_ids import Checkpoint
 from dedup.spark.driver.checkpoint_log import committed_offsets, kafka_offsets
 
 #: The two ends of a partition. In Spark's JSON of offsets, negative numbers mean the ends.
@@ -103,6 +104,7 @@ def start_options(start: Start, topics: Mapping[str, Topic], cluster: Cluster) -
     if isinstance(start, str):
         return {"startingOffsets": start}
     if isinstance(start, FromCheckpoint):
+        Checkpoint(os.fspath(start.checkpoint)).compare(topics, topics, store=False)
         start = FromOffsets(_offsets_after(start.checkpoint, topics), start.otherwise)
     by_topic = start.offsets if isinstance(start, FromOffsets) else {}
     for name, offsets in by_topic.items():

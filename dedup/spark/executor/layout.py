@@ -76,8 +76,8 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
         raise StateError(
             f"Micro-batch {task.epoch} found no Spark state although catalog "
             f"{plan.root.url()} was born in micro-batch {certificate.birth_batch}: the state in "
-            "the checkpoint is lost. Restore the checkpoint with its state, or adopt the catalog "
-            "with a new checkpoint.",
+            "the checkpoint is lost, or the catalog was rebuilt for another checkpoint. Use that "
+            "one, restore the checkpoint with its state, or adopt the catalog with a new one.",
             remedy="damaged-state",
         )
     return Layout.of(task.query_id, certificate.slot_keys, certificate.secret)

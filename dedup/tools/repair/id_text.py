@@ -78,11 +78,13 @@ def id_keys(columns: Sequence[tuple[str, str]], file: Path) -> Iterator[bytes]:
     a line does not fit the columns.
     """
     try:
-        lines = file.read_text("utf-8").removesuffix("\n").split("\n")
+        lines = file.read_text("utf-8-sig").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"Cannot read {file}: {exc}.") from exc
     for number, line in enumerate(lines, 1):
         try:
+            if not line:
+                raise ConfigError("it is empty.")
             texts = [line] if len(columns) == 1 else json.loads(line)
             if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
                 raise ConfigError("an ID of several columns is a JSON array of texts.")

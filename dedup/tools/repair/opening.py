@@ -143,6 +143,12 @@ def read_checkpoint(
         )
     certificate = certificate_of(root, query_id)
     key_id = filter_key_id(query_id, certificate.secret)
+    if not {key for key, _ in rows} <= set(certificate.slot_keys):
+        raise ConfigError(
+            f"checkpoint={place} does not belong to the catalog {root.url()}, which has other "
+            "shards. Give the catalog that its query uses.",
+            remedy="missing-catalog",
+        )
     states = {
         certificate.slot_keys.index(key): ShardState.from_bytes(state, hash_key_id=key_id)
         for key, state in rows
@@ -199,20 +205,13 @@ def unfinished(checkpoint: str, batch_id: int) -> ConfigError:
     )
 
 
-def other_operators(spark: SparkSession, checkpoint: str) -> list[str]:
-    """Return the names of the query's operators with a state, beside this package's operator."""
-    from dedup.spark.versions import IS_SPARK_3
-
+def operators_with_state(spark: SparkSession, checkpoint: str) -> int:
+    """Return how many operators of the query have a state."""
     with reading(checkpoint):
-        if IS_SPARK_3:
-            schemas = spark.read.format("binaryFile").load(
-                f"{checkpoint}/state/*/0/_metadata/schema"
-            )
-            return ["unnamed"] * (schemas.count() - 1)
-        _ = spark.streams.active  # see `operator_number`
-        operators = spark.read.format("state-metadata").load(checkpoint)
-        names = operators.select("operatorId", "operatorName").distinct().collect()
-        return sorted(name for _, name in names if name != OPERATOR)
+        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+        paths = files.load(f"{checkpoint}/state").select("path").collect()
+    # Spark 3.5 writes no metadata, only a folder for each operator.
+    return len({path.rpartition("/state/")[2].partition("/")[0] for (path,) in paths})
 
 
 def operator_number(spark: SparkSession, checkpoint: str) -> int | None:

@@ -13,12 +13,18 @@ from uuid import uuid4
 
 from dedup.catalog.backup import write_adopted, write_backup
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import Certificate, certificate_of
+from dedup.catalog.certificate import Certificate, certificate_of, load_certificate
 from dedup.catalog.layout import catalog_files, certificate_path, successor_path
 from dedup.catalog.open_views import OpenViews
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
-from dedup.catalog.successor import Successor, closed, read_successor, write_successor
+from dedup.catalog.successor import (
+    Successor,
+    closed,
+    read_successor,
+    refuse_closed,
+    write_successor,
+)
 from dedup.core.resharding import Resharding
 from dedup.core.sharding import derive_keys, slot_keys
 from dedup.core.state import ShardState
@@ -36,7 +42,7 @@ from dedup.tools.repair.opening import (
     only_query,
     open_root,
     open_session,
-    other_operators,
+    operators_with_state,
     read_checkpoint,
     reading,
     unfinished,
@@ -119,22 +125,29 @@ def rebuild(
     root, place = open_root(root), checkpoint_place(os.fspath(checkpoint))
     new, target = Root(new_root), Root(new_checkpoint)
     spark = spark or open_session()
+    if (operators := operators_with_state(spark, place)) > 1:
+        raise ConfigError(
+            f"The query of {place} has {operators} operators with a state, and a new checkpoint "
+            "would forget that of the others. Nothing has changed. Only dedup catalog rescale "
+            "changes such a query."
+        )
     logs = _logs(spark, place)  # before the state, so that a later micro-batch shows
     snapshot = read_checkpoint(root, place, spark)
     query_id = snapshot.query_id
     old, earlier = certificate_of(root, query_id), read_successor(root, query_id)
     successor = Successor(query_id, new.url(), target.url(), place, rebuilt=True)
     opening = Successor(query_id, root.url(), place, target.url(), rebuilt=False)
-    was_cut_off = reach(new, lambda: read_successor(new, query_id)) == opening
+    left = reach(new, lambda: read_successor(new, query_id))
+    was_cut_off = left == opening
+    if left is not None and not left.rebuilt and not was_cut_off:
+        raise ConfigError(
+            f"{new.url()} holds what an earlier call left. Repeat that call, with checkpoint "
+            f"{left.checkpoint} and new checkpoint {left.closed_checkpoint} as they are written "
+            "here, or give another place for the new catalog."
+        )
     if earlier is not None and not (was_cut_off and replace(earlier, epoch=-1) == successor):
         raise closed(root, earlier)
     epoch, offsets = _last_commit(place, logs, earlier)
-    if others := other_operators(spark, place):
-        raise ConfigError(
-            f"The query of {place} has other operators with a state ({', '.join(others)}), which "
-            "a new checkpoint would forget. Nothing has changed. Only dedup catalog rescale "
-            "changes such a query."
-        )
     states = [replace(state, filters={}) for state in snapshot.states.values()]
     if len(states) != old.shards:
         raise StateError.damaged(f"{len(states)} of {old.shards} shards have a state in {place}")
@@ -143,18 +156,17 @@ def rebuild(
         raise ConfigError(
             f"{new.url()} already holds query {query_id}. Give another place for the new catalog."
         )
+    if f"{target.url()}/".startswith(f"{place.rstrip('/')}/"):
+        raise ConfigError(f"{target.url()} is inside {place}, which you will delete. Move it out.")
     in_target = reach(target, target.list)
     if any(not was_cut_off or file.name.startswith("commits/") for file in in_target):
         raise ConfigError(f"{target.url()} is not empty. Give a new folder for the checkpoint.")
     check_complete(root, query_id, catalog_files(root, query_id), dict(enumerate(states)))
     count = shards or old.shards
-    certificate = replace(
-        old,
-        shards=count,
-        # Then they also spread evenly over a quarter, half, twice or four times as many partitions.
-        slot_keys=old.slot_keys if count == old.shards else slot_keys(count, 4 * count),
-        birth_batch=0,
-    )
+    # With none of the old keys, the old checkpoint has no state for any shard of the new catalog.
+    # They spread evenly over as many partitions, a quarter, half, twice and four times as many.
+    keys_of_slots = slot_keys(count, 4 * count, frozenset(old.slot_keys))
+    certificate = replace(old, shards=count, slot_keys=keys_of_slots, birth_batch=0)
     # Until all is written, a start with the new checkpoint finds the query, and this document.
     _clear(new, target, query_id)
     write_successor(new, opening)
@@ -170,7 +182,8 @@ def rebuild(
         raise
     new.put_bytes(certificate_path(query_id), certificate.to_bytes())
     faults.point("rebuild.written")
-    write_successor(root, successor)
+    if not write_successor(root, successor, new=earlier is None):
+        refuse_closed(root, query_id)  # by another call
     faults.point("rebuild.closed")
     if earlier is None or earlier.epoch < 0:
         try:
@@ -211,13 +224,13 @@ def reopen(
     query : str, optional
         ID of the query. Needed if the catalog holds several queries.
     new_root : optional
-        The catalog that was given to `rebuild`. Needed if its URI has credentials or options, or a
-        function opens it.
+        The rebuilt catalog. Needed if its URI has credentials or options, if a function opens it,
+        or if it was moved.
 
     Raises
     ------
     ConfigError
-        If the query is not closed, or was rebuilt at another place.
+        If the query is not closed, or the rebuilt one is not there, or was rebuilt once more.
     CatalogError
         If one of both catalogs cannot be reached.
     """
@@ -227,8 +240,12 @@ def reopen(
     if given_up is None or not given_up.rebuilt:
         raise ConfigError(f"Query {query_id} at {root.url()} was not rebuilt elsewhere.")
     new = Root(given_up.root if new_root is None else new_root)
-    if new.url() != given_up.root:
-        raise ConfigError(f"Query {query_id} was rebuilt at {given_up.root}, not at {new.url()}.")
+    if load_certificate(new, query_id) is None:
+        raise ConfigError(
+            f"{new.url()} does not hold the rebuilt query. If you moved its catalog, give the new "
+            "place (--to). If you deleted it with its checkpoint, delete "
+            f"{root.url(successor_path(query_id))}; then the old query starts."
+        )
     further = read_successor(new, query_id)
     if further is not None and further.rebuilt:
         raise ConfigError(
@@ -247,7 +264,9 @@ def reopen(
 def _logs(spark: SparkSession, place: str) -> tuple[dict[int, str], dict[int, str]]:
     """Return the entries of Spark's logs of planned and of committed micro-batches."""
     with reading(place):
-        return log_entries(spark, place, "offsets"), log_entries(spark, place, "commits")
+        # In this order each committed micro-batch is among the planned ones.
+        commits = log_entries(spark, place, "commits")
+        return log_entries(spark, place, "offsets"), commits
 
 
 def _last_commit(
@@ -262,9 +281,7 @@ def _last_commit(
     had closed the query, or if the last one is not the expected one.
     """
     planned, commits = logs
-    if not commits:
-        raise ConfigError(f"The query of {place} has committed no micro-batch. Start it once.")
-    last, newest = max(commits), max(planned)
+    last, newest = max(commits, default=-1), max(planned, default=-1)
     if expected not in (None, newest):
         raise ConfigError(f"The query of {place} ran while it was read. Stop it, and call again.")
     if newest > last and earlier is None:
@@ -273,6 +290,11 @@ def _last_commit(
         raise ConfigError(
             f"An earlier call was cut off, and micro-batch {newest} of {place} was planned. Call "
             "dedup catalog rebuild --reopen, let the query commit it, stop it, and call again."
+        )
+    if last < 1:
+        raise ConfigError(
+            f"The query of {place} has committed {last + 1} micro-batches. Let it commit two, so "
+            "that sinks notice that the numbers of micro-batches begin again."
         )
     with reading(place):
         batches = sorted((batch for batch in planned if batch <= last), reverse=True)
