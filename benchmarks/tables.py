@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.partitions import change, cost
+from benchmarks.rebuild import ratios
 from benchmarks.results import FOLDER, median
 from dedup.core.sizing import interval
 
@@ -207,6 +208,20 @@ def rescaled() -> str:
     return rows([*head, "fullest / average: IDs", "shards"], lines)
 
 
+def rebuilt() -> str:
+    """What rebuilding a query takes, and what the new query costs."""
+    found, lines = result("rebuild"), []
+    for each in found["sizes"].values():
+        took, new, size = ratios(each, found["warm_up"])
+        seconds, peak = each["rebuilt"]["took_s"], each["rebuilt"]["peak_bytes"] / 1e6
+        live = f"{each['live_ids'] / 1e6:.1f} M"
+        lines.append(
+            [live, f"{seconds:.1f} s ({took:.2f})", f"{peak:.0f} MB", f"{new:.2f}", f"{size:.2f}"]
+        )
+    head = ["live IDs", "rebuilding (against letting them in)", "peak memory of Python"]
+    return rows([*head, "micro-batch against born with 32", "bytes against before"], lines)
+
+
 def shards() -> str:
     """What more shards than partitions cost."""
     found = result("partitions")
@@ -257,6 +272,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sizing": sizing,
     "rescaled": rescaled,
     "shards": shards,
+    "rebuilt": rebuilt,
 }
 _TABLE = re.compile(r"(<!-- table ([\w-]+) -->\n)((?:\n?\|[^\n]*\n)*)")
 
