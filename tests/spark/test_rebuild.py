@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from dedup import check_query, dedup_by_id
 from dedup.catalog.certificate import certificate_of
 from dedup.errors import CatalogError, ConfigError, cause, faults
 from dedup.storage.root import Root
@@ -71,6 +72,13 @@ def test_queries_judge_as_one_query_that_was_never_rebuilt(
     assert all(run.metrics[-1].segments for run in runs)
     assert query_id(old) == query_id(newest)
     Oracle(HORIZON_S, LATENESS_S).check(given, whole(*runs))
+
+
+def checked(made: Query) -> str:
+    """Return what `check_query` says of a checkpoint."""
+    operator = dedup_by_id("id", catalog=str(made.catalog), **made.options)
+    findings = check_query(made.source(), operator, checkpoint=str(made.checkpoint))
+    return next(finding.evidence for finding in findings if finding.rule == "checkpoint")
 
 
 def query_id(made: Query) -> str:
@@ -207,6 +215,9 @@ def test_reopened_the_old_query_continues_and_the_new_one_stops(
     new = moved(old, "new")
     with pytest.raises(ConfigError, match="continues with checkpoint"):
         moved(old, "third")
+    with pytest.raises(ConfigError, match="continues with checkpoint"):
+        checked(old)
+    assert f"Query {query_id(old)} begins." in checked(successor(old, "new"))
     assert reopen(old.catalog).checkpoint == str(new.checkpoint)
     with pytest.raises(StreamingQueryException, match="cut off or given up"):
         fed(new, tables(1, rows=50))

@@ -14,6 +14,7 @@ from dedup.catalog.certificate import load_certificate
 from dedup.catalog.compatibility import check_fit
 from dedup.catalog.layout import certificate_path
 from dedup.catalog.similar_queries import similar_queries, similar_query_warning
+from dedup.catalog.successor import refuse_closed
 from dedup.errors import ConfigError
 from dedup.spark.driver.build import Operator
 from dedup.spark.driver.checkpoint_log import Source, find_checkpoint
@@ -162,6 +163,8 @@ def check_resume(df: DataFrame, options: Options, checkpoint: str) -> Finding:
     plan = plan_of(user_columns(df, options), options)
     log = find_checkpoint(checkpoint)
     certificate = None if log is None else reach(root, lambda: load_certificate(root, log.query_id))
+    if log is not None:
+        refuse_closed(root, log.query_id)
     if log is None or certificate is None:
         # The first micro-batch with records writes state and catalog. Empty ones write neither.
         if log is not None and log.committed and has_state(df.sparkSession, checkpoint):
@@ -170,11 +173,12 @@ def check_resume(df: DataFrame, options: Options, checkpoint: str) -> Finding:
     planned = replace(certificate, **of_plan(plan), shards=plan.shards or certificate.shards)
     where = root.url(certificate_path(log.query_id))
     check_fit(certificate, planned, where=where, accepted=plan.accepted)
+    begins = "begins" if log.batch_id is None else f"resumes after micro-batch {log.batch_id}"
     return Finding(
         rule="checkpoint",
         level=Level.FINE,
-        evidence=f"Query {log.query_id} resumes after micro-batch {log.batch_id}. Its catalog was "
-        "made with the same ID, timestamp and shards.",
+        evidence=f"Query {log.query_id} {begins}. Its catalog was made with the same ID, timestamp "
+        "and shards.",
     )
 
 
