@@ -103,8 +103,12 @@ def state_row_reader(world: World, data: Callable[[], bytes]) -> Callable[[], st
 # ---- small objects
 
 
-def object_cases(world: World, stranger: World) -> list[Case]:
-    """All that is neither segment nor sidecar; `stranger` is another query's catalog."""
+def object_cases(world: World, stranger: World, closed: str = "closed-") -> list[Case]:
+    """All that is neither segment nor sidecar; `stranger` is another query's catalog.
+
+    The successor belongs to the query whose ID has ``closed`` in front: a closed query reads
+    nothing else.
+    """
 
     def case(
         kind: str, path: Callable[[World], str], read: Callable[[World], str], **siblings: str
@@ -119,7 +123,7 @@ def object_cases(world: World, stranger: World) -> list[Case]:
         return lambda w: shard_path(w.query_id, shard, file)
 
     for one in (world, stranger):
-        write_successor(one.root, _successor(one))
+        write_successor(one.root, _successor(one, closed))
     return [
         case("birth certificate", World.certificate_path, _read_certificate),
         case(
@@ -142,18 +146,20 @@ def object_cases(world: World, stranger: World) -> list[Case]:
             "run lineage", lambda w: w.run_path(RUN), _read_lineage,
             older=world.run_path(OLD_RUN),
         ),
-        case("successor.json", lambda w: successor_path(_successor(w).query_id), _read_successor),
+        case(
+            "successor.json", lambda w: successor_path(closed + w.query_id),
+            lambda w: _read_successor(w, closed),
+        ),
     ]  # fmt: skip
 
 
-def _successor(world: World) -> Successor:
-    return Successor(
-        f"closed-{world.query_id}", "root", "new", "old", rebuilt=True, epoch=world.seed
-    )
+def _successor(world: World, closed: str) -> Successor:
+    query_id = closed + world.query_id
+    return Successor(query_id, "root", "new", "old", rebuilt=True, epoch=world.seed)
 
 
-def _read_successor(world: World) -> str:
-    made = _successor(world)
+def _read_successor(world: World, closed: str) -> str:
+    made = _successor(world, closed)
     found = read_successor(world.root, made.query_id)
     gone = not world.file(successor_path(made.query_id)).exists()
     need(gone or found == made, "a query that is not closed")

@@ -30,7 +30,7 @@ from tests.damage.world import RUN, World
 
 
 def may_be_gone_if(known: bool) -> tuple[str, ...]:
-    always = ("accepted_loss", "run lineage")
+    always = ("accepted_loss", "run lineage", "successor.json")
     return always if known else (*always, "pending_list", "manifest backup")
 
 
@@ -63,7 +63,7 @@ def test_verify_reports_damaged_small_objects(
             return "does not matter: white space"
         raise Wrong("not reported")
 
-    for case in object_cases(world, stranger):
+    for case in object_cases(world, stranger, closed=""):
         data = case.path.read_bytes()
         for harm in case.harms(random.Random(seed), per_kind * 10):
             outcomes.judge(f"verify: {case.kind}", harm, partial(read, case, harm, data))
@@ -113,7 +113,7 @@ def test_the_command_reports_damage_to_every_file(
     monkeypatch.setattr(catalog, "snapshot", lambda *_: snapshot)
     arguments = [str(world.folder), *(["--checkpoint", "there"] if known else [])]
     assert command(arguments)[0] == OK
-    for case in (*object_cases(world, stranger), *segment_cases(world, stranger)):
+    for case in (*object_cases(world, stranger, closed=""), *segment_cases(world, stranger)):
         if not case.is_json:
             # The segment's own accepted loss is the user's word that its loss is known.
             world.file(world.segment_path(0, 0, ".accepted-loss")).unlink(missing_ok=True)

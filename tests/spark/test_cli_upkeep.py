@@ -197,7 +197,7 @@ def test_damage_to_an_adopted_manifest_stops_the_query(old: Query, tmp_path: Pat
     command("adopt", str(old.catalog), "--checkpoint", str(new / "checkpoint"))
     path = next(old.catalog.rglob("adopted.json"))
     path.write_bytes(path.read_bytes().replace(b'"epoch":-1', b'"epoch":-2'))
-    with pytest.raises(Exception, match="Run dedup catalog adopt again"):
+    with pytest.raises(Exception, match="Run dedup catalog adopt or rebuild again"):
         successor(old, new, GIVEN[8:9]).run()
 
 
