@@ -43,7 +43,7 @@ _PARSERS: dict[str, Parser] = {
 
 
 def write_successor(root: Root, successor: Successor, *, new: bool = False) -> bool:
-    """Write the document. If it must be ``new``, return whether there was none."""
+    """Write the document. With ``new``, write nothing and return False if it exists."""
     document = to_document(asdict(successor), version=SUCCESSOR_FORMAT)
     path = successor_path(successor.query_id)
     if new:

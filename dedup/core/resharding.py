@@ -143,7 +143,7 @@ class Resharding:
 
     def _part(self, state: ShardState, start_ms: int, end_ms: int) -> _Part:
         bucket, tail = state.manifest.bucket(start_ms, end_ms), state.tail
-        inside = tail.times_ms // max(state.bucket_ms, 1) * state.bucket_ms == start_ms
+        inside = tail.bucket_starts(max(state.bucket_ms, 1)) == start_ms
         tail = tail.where(inside & (end_ms - start_ms == state.bucket_ms))
         entries = Entries.in_order(
             tail.keys, tail.hashes(self.filter_key), tail.times_ms, tail.digests

@@ -248,6 +248,16 @@ def log_entries(spark: SparkSession, checkpoint: str, log: str) -> dict[int, str
     }
 
 
+def planned_and_committed(
+    spark: SparkSession, checkpoint: str
+) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the entries of Spark's logs of planned and of committed micro-batches."""
+    with reading(checkpoint):
+        # In this order each committed micro-batch is among the planned ones.
+        commits = log_entries(spark, checkpoint, "commits")
+        return log_entries(spark, checkpoint, "offsets"), commits
+
+
 @contextmanager
 def reading(checkpoint: str) -> Iterator[None]:
     try:

@@ -38,11 +38,11 @@ from dedup.tools.repair.id_text import id_keys
 from dedup.tools.repair.opening import (
     Where,
     checkpoint_place,
-    log_entries,
     only_query,
     open_root,
     open_session,
     operators_with_state,
+    planned_and_committed,
     read_checkpoint,
     reading,
     unfinished,
@@ -128,10 +128,11 @@ def rebuild(
     if (operators := operators_with_state(spark, place)) > 1:
         raise ConfigError(
             f"The query of {place} has {operators} operators with a state, and a new checkpoint "
-            "would forget that of the others. Nothing has changed. Only dedup catalog rescale "
+            "would forget the state of the others. Nothing has changed. Only dedup catalog rescale "
             "changes such a query."
         )
-    logs = _logs(spark, place)  # before the state, so that a later micro-batch shows
+    # Read the logs before the state, so that a later micro-batch shows.
+    logs = planned_and_committed(spark, place)
     snapshot = read_checkpoint(root, place, spark)
     query_id = snapshot.query_id
     old, earlier = certificate_of(root, query_id), read_successor(root, query_id)
@@ -142,8 +143,8 @@ def rebuild(
     if left is not None and not left.rebuilt and not was_cut_off:
         raise ConfigError(
             f"{new.url()} holds what an earlier call left. Repeat that call, with checkpoint "
-            f"{left.checkpoint} and new checkpoint {left.closed_checkpoint} as they are written "
-            "here, or give another place for the new catalog."
+            f"{left.checkpoint} and new checkpoint {left.closed_checkpoint} spelt as here, "
+            "or give another place for the new catalog."
         )
     if earlier is not None and not (was_cut_off and replace(earlier, epoch=-1) == successor):
         raise closed(root, earlier)
@@ -187,7 +188,7 @@ def rebuild(
     faults.point("rebuild.closed")
     if earlier is None or earlier.epoch < 0:
         try:
-            _last_commit(place, _logs(spark, place), None, epoch)
+            _last_commit(place, planned_and_committed(spark, place), None, epoch)
         except ConfigError:
             root.delete([successor_path(query_id)])
             raise
@@ -259,14 +260,6 @@ def reopen(
     faults.point("reopen.closed")
     root.delete([successor_path(query_id)])
     return given_up
-
-
-def _logs(spark: SparkSession, place: str) -> tuple[dict[int, str], dict[int, str]]:
-    """Return the entries of Spark's logs of planned and of committed micro-batches."""
-    with reading(place):
-        # In this order each committed micro-batch is among the planned ones.
-        commits = log_entries(spark, place, "commits")
-        return log_entries(spark, place, "offsets"), commits
 
 
 def _last_commit(

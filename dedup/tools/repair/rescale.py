@@ -17,6 +17,7 @@ from dedup.tools.repair.opening import (
     log_entries,
     open_session,
     operator_number,
+    planned_and_committed,
     reading,
     rows_of_state,
     unfinished,
@@ -98,11 +99,7 @@ def rescale(
             "Connect. Nothing has changed. Stop the query, and use a classic session of PySpark "
             f"4.2 or newer. {_NEW_CHECKPOINT}"
         )
-    with reading(place):
-        planned, commits = (
-            log_entries(spark, place, "offsets"),
-            log_entries(spark, place, "commits"),
-        )
+    planned, commits = planned_and_committed(spark, place)
     if not commits:
         raise ConfigError(f"The query of {place} has committed no micro-batch. Start it once.")
     with reading(place):
