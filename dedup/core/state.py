@@ -87,7 +87,8 @@ class ShardState:
     def restarted(self, newest: ShardState, manifest: Manifest) -> ShardState:
         """Return the state before micro-batch 0 of a new checkpoint, without tail and filters.
 
-        ``newest`` is the query's newest state, which gives the clocks.
+        ``newest`` is the query's newest state, which gives the clocks. Micro-batches count from 0
+        again, so the manifest does not keep the numbers of earlier ones.
         """
         clocks = replace(
             newest.clocks,
@@ -98,7 +99,11 @@ class ShardState:
         return ShardState(
             bucket_ms=newest.bucket_ms,
             clocks=clocks,
-            manifest=manifest,
+            manifest=Manifest(
+                manifest.buckets,
+                tuple(replace(entry, epoch=-1) for entry in manifest.expired),
+                tuple(replace(one, epoch=-1) for one in manifest.pending_lists),
+            ),
             segments_lost=self.segments_lost,
             forgotten_before_ms=max(self.forgotten_before_ms, newest.forgotten_before_ms),
             payloads=self.payloads,

@@ -1,6 +1,8 @@
 from dedup.sinks.formats import inspect_output as inspect_output
 from dedup.tools.check.platform import check_platform as check_platform
 from dedup.tools.repair.adopt import adopt as adopt
+from dedup.tools.repair.bootstrap import bootstrap as bootstrap
+from dedup.tools.repair.builtin_state import builtin_state as builtin_state
 from dedup.tools.repair.contents import inspect as inspect
 from dedup.tools.repair.damage import accept_loss as accept_loss
 from dedup.tools.repair.damage import verify as verify

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -44,7 +44,7 @@ class ShardInput:
     schema_bytes: bytes | None = None
     nbytes: int = 0
 
-    def add(self, rows: pd.DataFrame) -> None:
+    def add(self, rows: pd.DataFrame | Mapping[str, Iterable[Any]]) -> None:
         schema = wire.head_schema(self.plan)
         columns = (rows[name] for name in ("rows", "keys", "head", "body"))
         for count, keys, head, body in zip(*columns, strict=True):

@@ -158,25 +158,33 @@ class Packer:
         self.rows += batch.num_rows
         self.nbytes += body.nbytes + ids.keys.nbytes + self.heads[-1].nbytes
 
-    def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield the buffered rows, one or more blobs per shard, and clear the buffer."""
+    def flush(self, bucket_ms: int = 0) -> Iterator[pa.RecordBatch]:
+        """Yield the buffered rows, one or more blobs per shard, and clear the buffer.
+
+        With `bucket_ms`, all rows of a blob belong to one bucket of this length.
+        """
         if not self.rows:
             return
         body, head = _joined(self.bodies), _joined(self.heads)
         keys = Keys.concat(self.keys)
+        shards = np.concatenate(self.shards)
+        count = len(self.layout.slot_keys)
+        if bucket_ms:
+            buckets = np.floor_divide(head.column("time_ms").to_numpy(), bucket_ms)
+            shards += count * np.unique(buckets, return_inverse=True)[1]
+        sizes = np.bincount(shards, minlength=count)
         # Use the narrowest type: numpy sorts 8 and 16 bits by radix.
-        shards = np.concatenate(self.shards).astype(np.min_scalar_type(len(self.layout.slot_keys)))
-        order = np.argsort(shards, kind="stable")
-        bounds = np.cumsum([0, *np.bincount(shards, minlength=len(self.layout.slot_keys))])
+        order = np.argsort(shards.astype(np.min_scalar_type(len(sizes))), kind="stable")
+        bounds = np.cumsum([0, *sizes])
         self.bodies, self.keys, self.heads, self.shards = [], [], [], []
         self.rows = self.nbytes = 0
         write_body = wire.write_body if self.file is None else self.file.write
-        for shard, slot_key in enumerate(self.layout.slot_keys):
-            for first in range(bounds[shard], bounds[shard + 1], MAX_BLOB_ROWS):
-                taken = order[first : min(first + MAX_BLOB_ROWS, bounds[shard + 1])]
+        for group in np.flatnonzero(sizes).tolist():
+            for first in range(bounds[group], bounds[group + 1], MAX_BLOB_ROWS):
+                taken = order[first : min(first + MAX_BLOB_ROWS, bounds[group + 1])]
                 index = pa.array(taken)
                 yield _packed_row(
-                    slot_key,
+                    self.layout.slot_keys[group % count],
                     len(index),
                     wire.write_keys(keys.take(taken)),
                     head.take(index).serialize(),

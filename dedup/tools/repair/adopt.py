@@ -6,7 +6,6 @@ backup, which the catalog holds. The newest IDs were only in the lost checkpoint
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,10 +25,10 @@ from dedup.catalog.layout import (
     shard_path,
 )
 from dedup.catalog.successor import refuse_closed
-from dedup.core.manifest import Manifest
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError
 from dedup.storage.root import Root
+from dedup.tools.repair.new_checkpoint import name_query
 from dedup.tools.repair.opening import Where, only_query, open_root
 
 
@@ -116,7 +115,7 @@ def adopt(
             # The new checkpoint numbers micro-batches from 0, so the backup must not name old ones.
             write_backup(root, query_id, shard, first)
     drop_runs(root, query_id, list_runs(root, query_id), Lineage(()))
-    new.put_bytes("metadata", json.dumps({"id": query_id}).encode())
+    name_query(new, query_id)
     return Adoption(
         root.url(),
         new.url(),
@@ -139,13 +138,8 @@ def _first_state(state: ShardState, newest: ShardState, pending: set[str | None]
 
     The state omits pending lists that the query has deleted since it wrote the backup.
     """
-    manifest = state.manifest
-    rest = Manifest(
-        manifest.buckets,
-        tuple(replace(entry, epoch=-1) for entry in manifest.expired),
-        tuple(replace(one, epoch=-1) for one in manifest.pending_lists if one.name in pending),
-    )
-    return state.restarted(newest, rest)
+    left = tuple(one for one in state.manifest.pending_lists if one.name in pending)
+    return state.restarted(newest, replace(state.manifest, pending_lists=left))
 
 
 def _check_backups(

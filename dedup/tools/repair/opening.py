@@ -259,7 +259,7 @@ def planned_and_committed(
 
 
 @contextmanager
-def reading(checkpoint: str) -> Iterator[None]:
+def reading(checkpoint: str, function: str = "dedup_by_id") -> Iterator[None]:
     try:
         yield
     except Exception as error:
@@ -269,7 +269,7 @@ def reading(checkpoint: str) -> Iterator[None]:
             "move the checkpoint to another path or copy it, and give that path."
         )
         raise ConfigError(
-            f"checkpoint={checkpoint}: cannot read the state of a query with dedup_by_id there "
+            f"checkpoint={checkpoint}: cannot read the state of a query with {function} there "
             f"({type(error).__name__}: {str(error).splitlines()[0]}).{move if encoded else ''}",
             remedy=None if encoded else "damaged-state",
         ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,10 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from dedup.catalog.backup import write_adopted, write_backup
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import Certificate, certificate_of, load_certificate
-from dedup.catalog.layout import catalog_files, certificate_path, successor_path
+from dedup.catalog.layout import catalog_files, successor_path
 from dedup.catalog.open_views import OpenViews
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
@@ -35,6 +33,7 @@ from dedup.storage.root import Root
 from dedup.storage.timeouts import reach
 from dedup.tools.repair.adopt import check_complete
 from dedup.tools.repair.id_text import id_keys
+from dedup.tools.repair.new_checkpoint import begin, give_up, open_both, write_first
 from dedup.tools.repair.opening import (
     Where,
     checkpoint_place,
@@ -168,20 +167,14 @@ def rebuild(
     # They spread evenly over as many partitions, a quarter, half, twice and four times as many.
     keys_of_slots = slot_keys(count, 4 * count, frozenset(old.slot_keys))
     certificate = replace(old, shards=count, slot_keys=keys_of_slots, birth_batch=0)
-    # Until all is written, a start with the new checkpoint finds the query, and this document.
-    _clear(new, target, query_id)
-    write_successor(new, opening)
-    target.put_bytes("metadata", json.dumps({"id": query_id}).encode())
+    begin(new, target, opening)
     faults.point("rebuild.begun")
     try:
         made, work = _written(root, new, old, certificate, states, keys)
     except DedupError:
-        _clear(new, target, query_id)
-        if earlier is None:
-            target.delete(["metadata"])
-            new.delete_folder(query_id)
+        give_up(new, target, query_id, closed=earlier is not None)
         raise
-    new.put_bytes(certificate_path(query_id), certificate.to_bytes())
+    write_first(new, certificate, made)
     faults.point("rebuild.written")
     if not write_successor(root, successor, new=earlier is None):
         refuse_closed(root, query_id)  # by another call
@@ -194,7 +187,7 @@ def rebuild(
             raise
     write_successor(root, replace(successor, epoch=epoch))
     faults.point("rebuild.checked")
-    new.delete([successor_path(query_id)])
+    open_both(new, query_id)
     faults.point("rebuild.opened")
     return Rebuilding(
         root=new.url(),
@@ -294,17 +287,6 @@ def _last_commit(
         return last, tuple(last_offsets([offsets_in(planned[batch])[1] for batch in batches]))
 
 
-def _clear(new: Root, target: Root, query_id: str) -> None:
-    """Delete what an earlier call, and starts that were refused, left at the new places.
-
-    What closes them stays.
-    """
-    for folder in target.folders():
-        target.delete_folder(folder)
-    document = successor_path(query_id)
-    new.delete(file.name for file in catalog_files(new, query_id) if file.name != document)
-
-
 def _written(
     root: Root,
     new: Root,
@@ -313,7 +295,7 @@ def _written(
     states: Sequence[ShardState],
     without: set[bytes],
 ) -> tuple[list[ShardState], Resharding]:
-    """Write all segments, and the state that each shard starts with."""
+    """Write all segments, and return the state that each shard starts with."""
     query_id, secret = old.query_id, old.secret
     attempt = Attempt(0, f"rebuild-{uuid4()}", 0)
     with TemporaryDirectory(prefix="dedup-rebuild-") as folder:
@@ -332,7 +314,4 @@ def _written(
         )
         made = work.run()
         views.close_all()
-    for shard, state in enumerate(made):
-        write_adopted(new, query_id, shard, state)
-        write_backup(new, query_id, shard, state)
     return made, work

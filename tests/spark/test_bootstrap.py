@@ -1,0 +1,372 @@
+"""`bootstrap`: a new query judges as if it had received the history in order of time."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from dedup import dedup_by_id, dedup_by_sequence, record_id, time_from_id
+from dedup.errors import ConfigError, DataError, cause, faults
+from dedup.testing import faults as armed
+from dedup.tools import bootstrap, builtin_state, verify
+from dedup.tools.repair.bootstrap import Bootstrap
+from tests.support.object_store import ObjectStore
+from tests.support.oracle import Oracle
+from tests.support.pages import ORDERS, PACKAGE, snippets
+from tests.support.processes import python
+from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, tables
+from tests.support.spark_query import ARROW, BASE, Query, Run, collected, forget_commits, records
+from tests.support.state_stores import STORES, configured
+
+
+class Cut(BaseException):
+    """The call ends here, as if its process had died."""
+
+
+def operator_of(query: Query, **options: Any) -> Any:
+    return dedup_by_id(query.id, **{"catalog": str(query.catalog), **query.options, **options})
+
+
+def frame_of(query: Query, *given: pa.Table) -> DataFrame:
+    """History in several files. The newest rows come first, and files are in no order."""
+    folder = query.folder / "history"
+    folder.mkdir(exist_ok=True)
+    for number, table in enumerate(reversed(given)):
+        pq.write_table(table.sort_by([("at", "descending")]), folder / f"{number:05d}.parquet")
+    return query.spark.read.schema(query.schema).parquet(str(folder))
+
+
+def learned(query: Query, *given: pa.Table) -> Bootstrap:
+    return bootstrap(operator_of(query), frame_of(query, *given), query.checkpoint)
+
+
+def fed(query: Query, *given: pa.Table) -> Run:
+    for table in given:
+        query.add_table(table)
+    return query.run()
+
+
+class FreshClocks(Oracle):
+    """Knows what passed in history, and begins with the first record of the stream."""
+
+    def __init__(self, *given: pa.Table) -> None:
+        super().__init__(HORIZON_S, LATENESS_S)
+        self.verdicts(pa.concat_tables(given))
+        self._truth._late_watermark_ms = -(1 << 62)
+
+
+def test_the_query_judges_as_if_it_had_received_history_in_order(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """History is longer than horizon and lateness, and the stream repeats its end."""
+    given = tables(12, rows=900)
+    new = Query(spark, tmp_path, OPTIONS | {"shards": 3})
+    done = learned(new, *given[:8])
+    assert (done.rows, done.shards) == (7200, 3)
+    assert done.too_old
+    assert verify(new.catalog, query=done.query_id).ok
+    live = [given[7].filter(pa.compute.greater(given[7]["at"], 500)), *given[8:]]
+    FreshClocks(*given[:8]).check(live, fed(new, *live))
+
+
+#: ID and options, as functions, because a column needs a session.
+VARIANTS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
+    "composite": lambda: (["id", F.col("at") % 2], {}),
+    "derived": lambda: (record_id.from_columns("id", "src"), {}),
+    "payload": lambda: ("id", {"check_payload": "n", "conflicts": "emit"}),
+    "payload in order": lambda: ("id", {"check_payload": True, "order_by": F.col("n") * -1}),
+    "stable": lambda: (
+        F.concat("id", F.lit("@"), "at"),
+        {"stable_timestamps": True, "late": "drop"},
+    ),
+    "two clocks": lambda: ("id", {"source_partition": "src"}),
+    "heartbeats": lambda: ("id", {"heartbeat": F.col("id") == "h"}),
+    "ahead": lambda: ("id", {"max_future": "1 hour"}),
+    "arrival": lambda: ("id", {"timestamp": None, "lateness": None}),
+}
+
+
+def in_order(rows: pa.Table, *, timed: bool) -> list[pa.Table]:
+    """Return micro-batches in order of time. Those without timestamps are one."""
+    if not timed:
+        return [rows]
+    minutes = pa.compute.floor(pa.compute.divide(rows["at"], 60.0))
+    return [
+        rows.filter(pa.compute.equal(minutes, minute))
+        for minute in sorted(pa.compute.unique(minutes).to_pylist())
+    ]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_with_every_option_it_judges_as_a_query_that_received_everything(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    chosen, more = VARIANTS[name]()
+    options = {key: value for key, value in (OPTIONS | more).items() if value is not None}
+    given = tables(5, rows=300)
+    beat = pa.Table.from_pylist([{"id": "h", "at": 10**6, "n": 0}], ARROW)
+    history = [*given[:3], *([beat] if name == "heartbeats" else [])]
+    rows = pa.concat_tables(given[:3]).sort_by("at")
+    ahead = {"id": "ahead", "at": 10**9, "ts": None, "src": None, "n": 0}
+    if name == "ahead":
+        late = pa.Table.from_pylist([ahead | {"ts": 4 * 10**15}], ARROW)
+        history.append(late)
+        rows = pa.concat_tables([rows, late])
+    other = Query(spark, tmp_path / "other", options, id=chosen)
+    new = Query(spark, tmp_path / "new", options, id=chosen)
+    for table in in_order(rows, timed="timestamp" in options):
+        other.add_table(table)
+    other.run()
+    done = learned(new, *history)
+    assert done.rows == len(rows)
+    assert done.future == (name == "ahead")
+    live = [table.filter(pa.compute.greater(table["at"], 240)) for table in given[3:]]
+    before, after = fed(other, *live), fed(new, *live)
+    assert told(before) == told(after)
+
+
+def told(run: Run) -> list[Counter[tuple[str, str]]]:
+    """Return IDs and verdicts by micro-batch. Which of several equal copies passes is open."""
+    return [
+        Counter((row["id"], row["verdict"]) for row in rows) for _, rows in sorted(run.rows.items())
+    ]
+
+
+STEPS = ["bootstrap.begun", "bootstrap.learned", "bootstrap.written", "bootstrap.opened"]
+
+
+def cut_off(monkeypatch: pytest.MonkeyPatch, step: str, query: Query, *given: pa.Table) -> None:
+    def cut(name: str, path: object = None) -> None:
+        if name == step:
+            raise Cut
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "point", cut)
+        with pytest.raises(Cut):
+            learned(query, *given)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_nothing_starts_before_all_is_done_and_the_call_can_be_repeated(
+    spark: SparkSession, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = tables(4, rows=200)
+    new = Query(spark, tmp_path, OPTIONS | {"shards": 2})
+    cut_off(monkeypatch, step, new, *given[:3])
+    if step == "bootstrap.opened":
+        with pytest.raises(ConfigError, match="is not empty"):
+            learned(new, *given[:3])
+    else:
+        new.add_table(given[3])
+        with pytest.raises(StreamingQueryException) as failed:
+            new.run()
+        error = cause(failed.value)
+        assert isinstance(error, ConfigError)
+        assert "dedup.tools.bootstrap" in str(error)
+        assert error.remedy == "rebuilt-elsewhere"
+        new.added = 0
+        learned(new, *given[:3])
+    FreshClocks(*given[:3]).check(given[3:], fed(new, given[3]))
+
+
+def test_a_task_that_dies_and_runs_again_learns_the_same(
+    spark: SparkSession, tmp_path: Path, fault_folder: Path
+) -> None:
+    given = tables(4, rows=400)
+    new = Query(spark, tmp_path, OPTIONS | {"shards": 3})
+    armed.arm(fault_folder, "history.shard.after", "kill", 0)
+    learned(new, *given[:3])
+    assert len(armed.fired(fault_folder)) == 1
+    FreshClocks(*given[:3]).check(given[3:], fed(new, given[3]))
+
+
+def test_the_catalog_may_be_an_object_store(
+    spark: SparkSession, tmp_path: Path, store: ObjectStore
+) -> None:
+    given = tables(4, rows=400)
+    new = Query(spark, tmp_path, OPTIONS | {"shards": 2, "catalog": store.uri(tmp_path.name)})
+    learned(new, *given[:3])
+    FreshClocks(*given[:3]).check(given[3:], fed(new, given[3]))
+
+
+def test_times_come_from_ids(spark: SparkSession, tmp_path: Path) -> None:
+    def version_7(at: int) -> str:
+        return str(uuid.UUID(int=(1_700_000_000_000 + 1000 * at) << 80 | 7 << 76 | 2 << 62 | at))
+
+    options = {"horizon": "5 minutes", "timestamp": time_from_id("uuid7")}
+    new = Query(spark, tmp_path, options)
+    names = [version_7(at) for at in range(1000)]
+    rows = [{"id": name, "at": at, "n": at} for at, name in enumerate(names)]
+    done = learned(new, pa.Table.from_pylist(rows, ARROW))
+    assert done.too_old > 300
+    fresh = [{"id": version_7(at), "at": at, "n": at} for at in range(990, 1010)]
+    run = fed(new, pa.Table.from_pylist(fresh, ARROW))
+    assert sorted(row["at"] for row in run.all_rows()) == list(range(1000, 1010))
+    other = Query(spark, tmp_path / "other", options)
+    with pytest.raises(DataError, match=r"1 rows of history have no ID or no time.*id='x'"):
+        learned(other, records(["x@1"]))
+
+
+def test_what_cannot_be_learned_is_rejected_before_anything_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    new = Query(spark, tmp_path / "new", {"horizon": "1 day", "timestamp": "ts"})
+    history = frame_of(new, records(["a@1", "b@2"]))
+
+    def rejected(
+        reason: str, operator: Any = None, rows: DataFrame = history, checkpoint: Any = None,
+        error: type[Exception] = ConfigError,
+    ) -> None:  # fmt: skip
+        with pytest.raises(error, match=reason):
+            bootstrap(operator or operator_of(new), rows, checkpoint or new.checkpoint)
+        assert not new.checkpoint.exists() or not list(new.checkpoint.rglob("*"))
+        assert not list(new.catalog.rglob("*.*"))
+
+    lacking = frame_of(Query(spark, tmp_path / "x", {}), records(["a@1", "-@2", "b@-", "c@-"]))
+    rejected("3 rows of history have no ID or no time. .*ts=", rows=lacking, error=DataError)
+    rejected("remembers no ID", operator_of(new, guarantee="at-least-once"))
+    rejected("needs catalog=", operator_of(new, catalog=None))
+    rejected("is a stream", rows=new.source())
+    rejected("is not empty", checkpoint=new.input.parent)
+    rejected("no such column", rows=history.drop("ts"))
+    random_id = dedup_by_id(F.uuid(), horizon="1 day", catalog=str(new.catalog))
+    rejected("is not the same when", random_id)
+    sequence = dedup_by_sequence("id", "n", expire_after="1 day")
+    rejected("the operator that dedup_by_id returns", sequence)
+
+
+def test_the_stream_must_have_the_same_id(spark: SparkSession, tmp_path: Path) -> None:
+    new = Query(spark, tmp_path, {"horizon": "1 day", "timestamp": "ts"})
+    learned(new, records(["a@1"]))
+    new.id = "src"
+    with pytest.raises(StreamingQueryException) as failed:
+        fed(new, records(["a@1/x"]))
+    assert "id" in str(cause(failed.value))
+
+
+def test_history_without_rows_makes_a_query_that_knows_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    new = Query(spark, tmp_path, {"horizon": "1 day", "timestamp": "ts"})
+    history = spark.createDataFrame([], new.schema)
+    assert bootstrap(operator_of(new), history, new.checkpoint).rows == 0
+    assert fed(new, records(["a@1", "a@2"])).told() == [["a@1"]]
+
+
+def of_spark(spark: SparkSession, folder: Path, *given: pa.Table, **how: Any) -> list[Row]:
+    """Run a query with Spark's own operator, and return its rows."""
+    source = Query(spark, folder, {})
+    for table in given:
+        source.add_table(table)
+    rows = source.source()
+    if "within" in how:
+        unique = rows.withWatermark("ts", how["within"]).dropDuplicatesWithinWatermark(["id"])
+    else:
+        unique = rows.dropDuplicates(how["columns"])
+    return collected(unique, source.checkpoint)
+
+
+@pytest.mark.parametrize("store", [{}, *STORES.values()], ids=["default", *STORES])
+def test_no_id_passes_again_after_spark_s_operator_with_a_watermark(
+    spark: SparkSession, tmp_path: Path, store: dict[str, str]
+) -> None:
+    given = tables(5, rows=300)
+    with configured(spark, store):
+        before = of_spark(spark, tmp_path / "spark", *given[:3], within="5 minutes")
+    old = builtin_state(spark, tmp_path / "spark" / "checkpoint", delay="5 minutes", timestamp="ts")
+    assert old.count() > 200
+    new = Query(spark, tmp_path / "new", {"horizon": "5 minutes", "timestamp": "ts"})
+    done = bootstrap(operator_of(new), old, new.checkpoint)
+    assert done.ids == old.count()
+    after = fed(new, *given[3:]).all_rows()
+    times = {row["id"]: row["at"] for row in before}
+    again = [row["at"] - times[row["id"]] for row in after if row["id"] in times]
+    assert min(again) > 300
+    # They are new to both, or Spark would have let them pass as well.
+    known = Counter(row["id"] for row in after)
+    assert {name for table in given[3:] for name in table["id"].to_pylist()} <= set(known) | set(
+        times
+    )
+
+
+def test_what_drop_duplicates_remembers_gets_a_time(spark: SparkSession, tmp_path: Path) -> None:
+    given = records(["a@1", "b@2", "a@3"])
+    of_spark(spark, tmp_path / "ids", given, columns=["id"])
+    of_spark(spark, tmp_path / "times", given, columns=["id", "ts"])
+    at = BASE + timedelta(seconds=10)
+    checkpoint = tmp_path / "ids" / "checkpoint"
+    state = builtin_state(spark, checkpoint, at=at, timestamp="ts")
+    assert sorted(row.id for row in state.collect()) == ["a", "b"]
+    new = Query(spark, tmp_path / "new", {"horizon": "1 minute", "timestamp": "ts"})
+    bootstrap(operator_of(new), state, new.checkpoint)
+    assert fed(new, records(["a@70", "b@71", "c@72"])).told() == [["b@71", "c@72"]]
+    timed = builtin_state(spark, tmp_path / "times" / "checkpoint")
+    assert sorted(map(tuple, timed.select("id", "ts").collect())) == sorted(
+        zip(
+            given["id"].to_pylist(),
+            (one.replace(tzinfo=None) for one in given["ts"].to_pylist()),
+            strict=True,
+        )
+    )
+
+    def rejected(reason: str, folder: str = "ids", **options: Any) -> None:
+        with pytest.raises(ConfigError, match=reason):
+            builtin_state(spark, tmp_path / folder / "checkpoint", **options)
+
+    rejected("Give at=")
+    rejected("no delay=", delay="1 hour", at=at)
+    rejected("is a column of the ID", at=at, timestamp="id")
+    rejected("not a checkpoint", "missing")
+    rejected("holds 0 states of dropDuplicates", "new", at=at)
+    of_spark(spark, tmp_path / "within", given, within="1 hour")
+    rejected("Give delay=", "within", at=at)
+    rejected("is not a duration", "within", delay="long")
+    forget_commits(tmp_path / "within" / "checkpoint", 0)
+    rejected("Micro-batch . of .* is unfinished", "within", delay="1 hour")
+
+
+OLD = """
+spark.read.parquet("landing").write.parquet("orders")
+old = orders.withWatermark("placed_at", "7 days").dropDuplicatesWithinWatermark(["order_id"])
+writer = old.writeStream.format("noop").option("checkpointLocation", "old-checkpoint")
+writer.trigger(availableNow=True).start().awaitTermination()
+"""
+CONTINUED = """
+rows = orders.transform(operator)
+for checkpoint in ("checkpoint", "new-checkpoint"):
+    writer = rows.writeStream.format("console").option("checkpointLocation", checkpoint)
+    writer.trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+def test_the_page_s_examples_run(tmp_path: Path) -> None:
+    page = snippets("spark/README.md")
+    parts = [text for text in page if "bootstrap" in text or "builtin_state" in text]
+    program = "\n".join([ORDERS, OLD, *parts, CONTINUED])
+    done = python("-c", program, cwd=tmp_path, env={"PYSPARK_PYTHON": sys.executable})
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("rows=7, ids=6, ") == 1
+    assert done.stdout.count("rows=6, ids=6, ") == 1
+    assert done.stdout.count("Batch: 0") == 2
+    assert "|o0" not in done.stdout, "the queries know every order"
+    text = (PACKAGE / "spark" / "README.md").read_text()
+    (listing,) = re.findall(r"```sh\n(cat .*?)\n```", text)
+    read = subprocess.run(
+        listing, shell=True, capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    (file,) = (tmp_path / "landing").glob("*.parquet")
+    assert read.stdout.strip() == f'"path":"file://{file}"'
