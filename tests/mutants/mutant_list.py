@@ -69,6 +69,8 @@ DAMAGE = "unit/test_catalog_damage.py"
 ADOPT = "unit/test_catalog_adopt.py"
 RESHARDING = "unit/test_core_resharding.py"
 RESCALE = "spark/test_rescale.py::test_"
+HISTORY = "unit/test_core_history.py"
+BOOTSTRAP = "spark/test_bootstrap.py::test_"
 
 _BELIEVES = (
     "from dedup.catalog.view import Views\n",
@@ -627,6 +629,55 @@ MUTANTS = (
         "forgotten_before_ms=max(state.forgotten_before_ms for state in self.states),",
         "forgotten_before_ms=NEVER_MS,",
         RESHARDING,
+    ),
+    _mutant(
+        "a query that begins with history forgets its newest IDs",
+        "core/history.py",
+        "state = upkeep.seal_all()",
+        "state = self.state",
+        HISTORY,
+    ),
+    _mutant(
+        "history expires as late records would",
+        "core/history.py",
+        'late="emit",',
+        'late=self.policy.late,',
+        HISTORY,
+    ),
+    _mutant(
+        "history moves the clocks of the query",
+        "core/history.py",
+        "replace(state, clocks=Clocks())",
+        "state",
+        HISTORY,
+    ),
+    _mutant(
+        "history never expires",
+        "core/history.py",
+        "Observed(min(self.newest_ms, end_ms), 1)",
+        "Observed(start_ms - 10**9, 1)",
+        HISTORY,
+    ),
+    _mutant(
+        "rows of different buckets are learned together",
+        "spark/executor/history.py",
+        "packer.flush(bucket_ms), flushes)\n            flushes += 1",
+        "packer.flush(0), flushes)\n            flushes += 1",
+        BOOTSTRAP + "the_query_judges_as_if_it_had_received_history_in_order",
+    ),
+    _mutant(
+        "a query starts while its history is learned",
+        "tools/repair/new_checkpoint.py",
+        "    write_successor(root, closing)\n",
+        "",
+        BOOTSTRAP + "nothing_starts_before_all_is_done_and_the_call_can_be_repeated",
+    ),
+    _mutant(
+        "rows of history without an ID are left out silently",
+        "spark/executor/history.py",
+        "if lacks.any():",
+        "if False:",
+        BOOTSTRAP + "what_cannot_be_learned_is_rejected_before_anything_is_written",
     ),
     _mutant(
         "a damaged successor does not close a query",

@@ -27,7 +27,7 @@ from dedup.tools.repair.bootstrap import Bootstrap
 from tests.support.object_store import ObjectStore
 from tests.support.oracle import Oracle
 from tests.support.pages import ORDERS, PACKAGE, snippets
-from tests.support.processes import python
+from tests.support.processes import python, run_python
 from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, tables
 from tests.support.spark_query import ARROW, BASE, Query, Run, collected, forget_commits, records
 from tests.support.state_stores import STORES, configured
@@ -160,6 +160,15 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, step: str, query: Query, *given: pa
             learned(query, *given)
 
 
+def assert_closed(query: Query) -> None:
+    with pytest.raises(StreamingQueryException) as failed:
+        query.run()
+    error = cause(failed.value)
+    assert isinstance(error, ConfigError)
+    assert "dedup.tools.bootstrap" in str(error)
+    assert error.remedy == "rebuilt-elsewhere"
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_nothing_starts_before_all_is_done_and_the_call_can_be_repeated(
     spark: SparkSession, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
@@ -171,13 +180,7 @@ def test_nothing_starts_before_all_is_done_and_the_call_can_be_repeated(
         with pytest.raises(ConfigError, match="is not empty"):
             learned(new, *given[:3])
     else:
-        new.add_table(given[3])
-        with pytest.raises(StreamingQueryException) as failed:
-            new.run()
-        error = cause(failed.value)
-        assert isinstance(error, ConfigError)
-        assert "dedup.tools.bootstrap" in str(error)
-        assert error.remedy == "rebuilt-elsewhere"
+        assert_closed(new.add_table(given[3]))
         new.added = 0
         learned(new, *given[:3])
     FreshClocks(*given[:3]).check(given[3:], fed(new, given[3]))
@@ -370,3 +373,46 @@ def test_the_page_s_examples_run(tmp_path: Path) -> None:
     )
     (file,) = (tmp_path / "landing").glob("*.parquet")
     assert read.stdout.strip() == f'"path":"file://{file}"'
+
+
+#: A program that makes the call, in a folder with history.
+CALL = """
+import json, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from dedup.tools import bootstrap
+from tests.spark.test_bootstrap import OPTIONS, operator_of
+from tests.support.quick_spark import QUICK_SESSION
+from tests.support.spark_query import Query
+
+if __name__ == "__main__":
+    spark = SparkSession.builder.master("local[2,2]").config(map=QUICK_SESSION).getOrCreate()
+    new = Query(spark, Path(sys.argv[1]), OPTIONS | {"shards": 3})
+    history = spark.read.schema(new.schema).parquet(str(new.folder / "history"))
+    print(json.dumps(bootstrap(operator_of(new), history, new.checkpoint).ids))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_kills_of_the_call_lose_and_repeat_nothing(
+    spark: SparkSession, tmp_path: Path, fault_folder: Path
+) -> None:
+    """Each of six calls is killed at five steps, one after the other, and then completes."""
+    given = tables(5, rows=300)
+    steps = ["segment.put.after", "history.shard.after", *STEPS[:3]]
+    for number in range(6):
+        new = Query(spark, tmp_path / str(number), OPTIONS | {"shards": 3})
+        frame_of(new, *given[:4])
+        new.add_table(given[4])
+        armed_steps = {"DEDUP_FAULTS": str(fault_folder)}
+        for nth, step in enumerate(steps):
+            # The third time in a row, a worker's death fails the task and the call.
+            for skip in range(1 if step in STEPS else 2):
+                armed.arm(fault_folder, step, "kill", 10 * nth + skip)
+            with pytest.raises(AssertionError):
+                run_python(CALL, new.folder, **armed_steps)
+            assert_closed(new)
+        assert run_python(CALL, new.folder)
+        assert len(armed.fired(fault_folder)) == 7 * (number + 1)
+        FreshClocks(*given[:4]).check(given[4:], new.run())

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from dedup.catalog.certificate import Certificate
 from dedup.core.sharding import filter_key_id, slot_keys
 from dedup.core.state import ShardState
-from dedup.errors import ConfigError, DataError
+from dedup.errors import ConfigError, DataError, cause
 from dedup.spark import versions
 from dedup.spark.driver import checks
 from dedup.spark.driver.columns import named_column
@@ -107,7 +107,10 @@ def learn(frame: DataFrame, plan: Plan, query_id: str) -> Learned:
 
     packed = frame.mapInArrow(pack_rows, DATED_SCHEMA).repartition(partitions, "shard")
     in_order = packed.sortWithinPartitions("shard", "start_ms")
-    rows = in_order.mapInArrow(learn_rows, LEARNED_SCHEMA).collect()
+    try:
+        rows = in_order.mapInArrow(learn_rows, LEARNED_SCHEMA).collect()
+    except Exception as error:
+        raise cause(error) or error from None
     lacking = max((row["lacking"] for row in rows), default=0)
     if lacking:
         raise DataError(

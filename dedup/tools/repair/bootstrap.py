@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from dedup.catalog.layout import catalog_files
 from dedup.catalog.successor import Successor, read_successor
-from dedup.errors import ConfigError, faults
+from dedup.errors import ConfigError, DataError, faults
 from dedup.spark.options import Options
 from dedup.storage.root import Root
 from dedup.storage.timeouts import reach
@@ -50,8 +50,8 @@ def bootstrap(
     """Make a new checkpoint, whose query remembers the IDs of `history` at its first start.
 
     The query then drops copies of these records, as if it had received them in order of their time.
-    But its clocks begin with its own first record, so history makes no record late. If the call is
-    cut off, repeat it; until it is done, no query starts with the checkpoint.
+    But its clocks begin with its own first record, so history makes no record late. If the call
+    fails or is cut off, repeat it; until it is done, no query starts with the checkpoint.
 
     Parameters
     ----------
@@ -87,11 +87,11 @@ def bootstrap(
     faults.point("bootstrap.begun")
     try:
         learned = learn(frame, plan, query_id)
-        states = learned.states
-        check_complete(root, query_id, catalog_files(root, query_id), dict(enumerate(states)))
-    except Exception:
+    except DataError:
         give_up(root, target, query_id)
         raise
+    states = learned.states
+    check_complete(root, query_id, catalog_files(root, query_id), dict(enumerate(states)))
     faults.point("bootstrap.learned")
     write_first(root, learned.certificate, states)
     faults.point("bootstrap.written")
