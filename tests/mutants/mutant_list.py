@@ -660,9 +660,9 @@ MUTANTS = (
     ),
     _mutant(
         "rows of different buckets are learned together",
-        "spark/executor/history.py",
-        "packer.flush(bucket_ms), flushes)\n            flushes += 1",
-        "packer.flush(0), flushes)\n            flushes += 1",
+        "spark/executor/pack.py",
+        "        if bucket_ms:\n",
+        "        if bucket_ms < 0:\n",
         BOOTSTRAP + "the_query_judges_as_if_it_had_received_history_in_order",
     ),
     _mutant(

@@ -103,6 +103,12 @@ def test_history_makes_no_live_record_late() -> None:
     assert driver.named([Rec(b"z", 10), Rec(b"x", 1090)]) == ["UNIQUE", "DUPLICATE"]
 
 
+def test_a_stream_may_begin_further_back_than_late_records_are_remembered() -> None:
+    """A query that drops late records forgets their IDs at 699, but this one has no clock yet."""
+    driver, _ = learned(POLICIES["stable"], [Rec(b"x", 600), Rec(b"y", 899)])
+    assert driver.named([Rec(b"x", 600)]) == ["DUPLICATE"]
+
+
 def test_a_copy_within_history_does_not_prolong_the_life_of_its_id() -> None:
     """It passed at 0, a copy was dropped at 150, and it passes again at 250."""
     driver, _ = learned(SMALL, [Rec(b"x", 0), Rec(b"x", 150), Rec(b"y", 240)])
