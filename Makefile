@@ -109,7 +109,7 @@ lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, the layers, 
 
 .PHONY: bench
 bench: java $(VENV)/.ready-bench ## side-by-side benchmarks against Spark's built-ins, Delta, Flink, DuckDB and Polars (hours)
-	@$(PY) -m pytest benchmarks/bench_kernel.py --timeout=0 $(BENCH_ARGS)
+	@$(PY) -m pytest benchmarks/bench_kernel.py benchmarks/bench_pack.py --timeout=0 $(BENCH_ARGS)
 	@$(PY) -m benchmarks.pipelines --batches 12
 	@$(PY) -m benchmarks.pipelines --batches 12 --rows 300000 --shape kafka --name pipelines-kafka
 	@$(PY) -m benchmarks.pipelines --batches 12 --rows 300000 --shape wide --name pipelines-wide

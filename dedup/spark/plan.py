@@ -16,6 +16,7 @@ from dedup.core.admission import Handling
 from dedup.core.metrics import VERDICTS
 from dedup.core.policy import Policy
 from dedup.core.sequence import SEQUENCE_VERDICTS, SequenceRule
+from dedup.spark.idtime import IdTime
 from dedup.storage.root import Root
 
 #: Prefix of helper columns, which the operator adds for itself and never emits.
@@ -33,8 +34,8 @@ class TimeSource:
     definition: Definition
     #: Column of the timestamp, or None in processing-time mode or if the ID carries the time.
     column: str | None = None
-    #: Whether the ID is a version-7 UUID, which carries the time.
-    in_id: bool = False
+    #: How the ID carries the time, or None if it does not.
+    in_id: IdTime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

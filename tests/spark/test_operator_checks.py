@@ -153,8 +153,10 @@ def test_time_from_id_needs_an_id_of_one_string_column(batch: DataFrame) -> None
     for given in (["id", "src"], "n"):
         with refused("time_from_id.'uuid7'. needs an ID of one string column"):
             batch.transform(daily(given, timestamp=uuid7))
-    with refused("time_from_id.'uuid8'.: the known scheme is 'uuid7'"):
-        time_from_id("uuid8")
+    flakes = time_from_id("snowflake", epoch="discord")
+    batch.transform(daily("n", timestamp=flakes))
+    with refused("time_from_id.'snowflake'. needs an ID of one string column or one BIGINT"):
+        batch.transform(daily("ts", timestamp=flakes))
 
 
 def test_an_id_that_is_no_value_of_the_record_is_rejected(batch: DataFrame) -> None:

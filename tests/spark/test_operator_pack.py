@@ -29,6 +29,7 @@ from dedup.spark.executor.layout import Layout
 from dedup.spark.executor.pack import Packer
 from dedup.spark.executor.task import Task
 from dedup.spark.executor.wire import key_column, restored, without
+from dedup.spark.idtime import time_from_id
 from dedup.spark.plan import Plan, TimeSource
 from tests.support.processes import run_python
 
@@ -338,7 +339,7 @@ def test_a_record_with_an_id_needs_a_timestamp_unless_the_option_allows_null(pol
 
 def test_a_null_id_lacks_no_timestamp_if_the_time_is_in_the_id() -> None:
     """This holds under `emit` and `now`. An ID that is no UUID does lack a timestamp."""
-    time = replace(TIME, column=None, in_id=True)
+    time = replace(TIME, column=None, in_id=time_from_id("uuid7"))
     for policy in ("emit", "now"):
         batch = rows(3).set_column(0, "id", pa.array(["no UUID", None, None]))
         sent = packed([batch], plan(handling=Handling(null_timestamps=policy), time=time))

@@ -255,6 +255,26 @@ def test_the_time_in_a_uuid7_is_the_timestamp(spark: SparkSession, tmp_path: Pat
         trace(spark, tmp_path / "v4", [[f"{upper}@0"]], **options)
 
 
+def test_the_time_in_a_number_is_the_timestamp(spark: SparkSession, tmp_path: Path) -> None:
+    """The number is the record's number in the stream, with the epoch 1 ms before `BASE`."""
+    flakes = time_from_id("snowflake", epoch=BASE - timedelta(milliseconds=1))
+    number = (F.col("at") * 1000 + 1) * (1 << 22)
+    options: dict[str, Any] = {"timestamp": flakes, "horizon": "60 seconds"}
+    options |= {"lateness": "10 seconds", "stable_timestamps": True}
+    batches = [["a@0", "b@100", "c@0"], ["d@100", "e@3"]]
+    told = trace(spark, tmp_path, batches, id=number, **options)
+    assert [sorted(t.split()[1] for t in texts) for texts in told.told()] == [
+        ["duplicate", "unique", "unique"],
+        ["duplicate", "late"],
+    ]
+    assert told.metrics[0].newest_ms == (int(BASE.timestamp()) + 100) * 1000
+    twitter = time_from_id("snowflake", epoch="twitter")
+    other = Query(spark, tmp_path, options | {"timestamp": twitter}, id=number)
+    other.added = len(batches)
+    with pytest.raises(StreamingQueryException, match=r"snowflake \(twitter\)"):
+        other.add("f@200").run()
+
+
 def test_times_without_a_zone_are_read_as_utc(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
     local = F.col("ts").cast("timestamp_ntz")

@@ -174,10 +174,16 @@ def _time_source(
         check_time_type(resolved)
         text = f"column {resolved.name} {resolved.kind.simpleString()}"
         return TimeSource(text, resolved.definition, resolved.column)
-    if timestamp is not None and (len(ids) != 1 or not isinstance(ids[0].kind, T.StringType)):
-        raise ConfigError("time_from_id('uuid7') needs an ID of one string column.")
-    text = "processing time" if timestamp is None else f"{timestamp.scheme} in the record ID"
-    return TimeSource(text, Definition(expression=text, kind=""), in_id=timestamp is not None)
+    if timestamp is None:
+        text = "processing time"
+    else:
+        text = timestamp.text
+        if len(ids) != 1 or not timestamp.fits(ids[0].kind.simpleString()):
+            or_number = " or one BIGINT column" if timestamp.fits("bigint") else ""
+            raise ConfigError(
+                f"time_from_id({timestamp.scheme!r}) needs an ID of one string column{or_number}."
+            )
+    return TimeSource(text, Definition(expression=text, kind=""), in_id=timestamp)
 
 
 def _heartbeat(columns: Columns, options: Options | SequenceOptions) -> str | None:

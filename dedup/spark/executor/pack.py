@@ -28,7 +28,6 @@ from dedup.spark.executor.rowhash import hash_rows
 from dedup.spark.executor.task import Task
 from dedup.spark.executor.worker_memory import freeze_gc, release_memory
 from dedup.spark.id_encoding import encode_ids, null_mask
-from dedup.spark.idtime import uuid7_ms
 from dedup.spark.machine import Stopwatch
 from dedup.spark.plan import Numbering, Plan
 from dedup.spark.versions import check_executor
@@ -231,8 +230,8 @@ class Packer:
             return np.zeros(batch.num_rows, np.int64)
         now_ms = int(millis(batch.column(plan.now_column))[0])
         no_id = (flags & FLAG_NULL_ID) != 0
-        if plan.time.in_id:
-            times_ms, null = uuid7_ms(keys)
+        if plan.time.in_id is not None:
+            times_ms, null = plan.time.in_id.read(keys, plan.id_columns[0][2])
         else:
             column = batch.column(plan.time.column)
             times_ms = millis(column).copy()
@@ -246,7 +245,7 @@ class Packer:
             flags,
             now_ms=now_ms,
             max_future_ms=plan.max_future_ms,
-            in_id=plan.time.in_id,
+            in_id=plan.time.in_id is not None,
         )
         return times_ms
 
