@@ -91,7 +91,14 @@ def bootstrap(
         give_up(root, target, query_id)
         raise
     states = learned.states
-    check_complete(root, query_id, catalog_files(root, query_id), dict(enumerate(states)))
+    files = catalog_files(root, query_id)
+    check_complete(root, query_id, files, dict(enumerate(states)))
+    # Tasks that failed or ran twice have left others. No lineage would ever hold their run.
+    named = {(shard, name) for shard, state in enumerate(states) for name in state.manifest.names()}
+    left = (
+        f for f in files if f.parsed.segment and (f.parsed.shard, f.parsed.segment) not in named
+    )
+    root.delete(file.name for file in left)
     faults.point("bootstrap.learned")
     write_first(root, learned.certificate, states)
     faults.point("bootstrap.written")
