@@ -21,7 +21,8 @@ from dedup.storage.document import from_document, to_document
 from dedup.storage.root import ObjectMissing, Root
 from dedup.values.parse import count, name, record
 
-BACKUP_FORMAT = 1
+#: The first format, and that of a state which forgets IDs early.
+BACKUP_FORMAT, CAPPED_BACKUP_FORMAT = 1, 2
 
 
 def write_backup(root: Root, query_id: str, shard: int, state: ShardState) -> None:
@@ -96,7 +97,8 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
 def _to_bytes(query_id: str, shard: int, state: ShardState) -> bytes:
     without_tail = replace(state, tail=Tail.empty(), filters={})
     fields = {"query_id": query_id, "shard": shard, "state": without_tail.head()}
-    return to_document(fields, version=BACKUP_FORMAT)
+    version = CAPPED_BACKUP_FORMAT if state.is_capped else BACKUP_FORMAT
+    return to_document(fields, version=version)
 
 
 def _from_bytes(data: bytes, query_id: str, shard: int) -> ShardState:
@@ -104,7 +106,7 @@ def _from_bytes(data: bytes, query_id: str, shard: int) -> ShardState:
 
     Raises ValueError if the bytes are damaged, or belong to another shard or query.
     """
-    fields = from_document(data, version=BACKUP_FORMAT)
+    fields = from_document(data, version=CAPPED_BACKUP_FORMAT, least=BACKUP_FORMAT)
     read = record(fields, {"query_id": name, "shard": count, "state": ShardState.from_head})
     if (read["query_id"], read["shard"]) != (query_id, shard):
         raise ValueError(f"it belongs to shard {read['shard']} of query {read['query_id']}")

@@ -28,7 +28,7 @@ INTERRUPTED = 130
 #: What `dedup --help` says of the exit codes.
 EXIT_CODES: dict[int | str, str] = {
     OK: "ok", FAILED: "failed", USAGE: "usage", DAMAGE: "damage", UNSAFE: "unsafe settings",
-    NOT_FOUND: "not found", CANNOT_TELL: "cannot tell", "10-15": "verdicts of watch",
+    NOT_FOUND: "not found", CANNOT_TELL: "cannot tell", "10-16": "verdicts of watch",
     TEMPORARY: "failed for now", INTERRUPTED: "interrupted",
 }  # fmt: skip
 #: Errors of the system that stay until somebody changes the machine.

@@ -349,7 +349,7 @@ class WatchFlags(Flags):
     A larger terminal shows more: curves and a table of the last micro-batches.
 
     With --once or --json the exit code is the verdict: 0 OK, 10 LAGGING, 11 STALLED, 12 STOPPED,
-    13 REWOUND, 14 LATE, 15 FUTURE.
+    13 REWOUND, 14 LATE, 15 FUTURE, 16 SHORTENED.
     """
 
     work = "dedup.cli.watch:watch"

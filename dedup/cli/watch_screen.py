@@ -23,6 +23,7 @@ _BAR = 20
 #: Exit code and colour of each status, from the least to the most urgent.
 STATUSES = {
     Status.OK: (0, "green"),
+    Status.SHORTENED: (16, "yellow"),
     Status.LATE: (14, "yellow"),
     Status.FUTURE: (15, "yellow"),
     Status.LAGGING: (10, "yellow"),

@@ -204,6 +204,9 @@ class BatchMetrics(OperatorMetrics):
         not find them in a file. Both ways are slower.
     horizon_ms, lateness_ms, bucket_ms, state_budget_bytes, max_filter_state_bytes, target_fpr
         Options in force. The budget is for one shard.
+    max_live_ids, horizon_cut_ms, ids_forgotten_early
+        The option in force, or 0; by how much the horizon was shorter in this micro-batch because
+        of it, in the shard with the shortest; and IDs that this micro-batch forgot early.
     other_queries
         Number of other queries with the same ID columns at the catalog root. Counted only in the
         first micro-batch of a new checkpoint, and otherwise 0.
@@ -262,6 +265,9 @@ class BatchMetrics(OperatorMetrics):
     expected_lost_millionths: RecordCount = 0
     filter_sidecar: RecordCount = 0
     max_filter_state_bytes: Setting = 0
+    max_live_ids: Setting = 0
+    horizon_cut_ms: Greatest = 0
+    ids_forgotten_early: Count = 0
 
     @property
     def gc_lag_newest_ms(self) -> int | None:
@@ -277,6 +283,11 @@ class BatchMetrics(OperatorMetrics):
     def remembered_ms(self) -> int:
         """Usual distance of the GC watermark behind the low watermark, in milliseconds."""
         return self.horizon_ms + self.lateness_ms
+
+    @property
+    def horizon_kept_ms(self) -> int:
+        """Milliseconds within which no duplicate passed in this micro-batch, in any shard."""
+        return self.horizon_ms - self.horizon_cut_ms
 
     @property
     def stored_bytes(self) -> int:

@@ -6,7 +6,7 @@ holds the options that may never change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 #: In a bucket that still grows, at most this many segments may hold one ID.
@@ -78,6 +78,13 @@ class Policy:
     guarantee: Guarantee = "exactly-once"
     #: Name of the set of columns to compare between copies of a record, or None.
     payload: str | None = None
+    #: Number of live IDs of all shards, or with `of_shard` of one, beyond which the oldest buckets
+    #: are forgotten early. None if there is no such number.
+    max_live_ids: int | None = None
+
+    def of_shard(self, shards: int) -> Policy:
+        """Return the policy of one of several shards, with its share of the live IDs."""
+        return replace(self, max_live_ids=-(-(self.max_live_ids or 0) // shards))
 
     @property
     def forgets_at_late(self) -> bool:

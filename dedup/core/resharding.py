@@ -88,6 +88,7 @@ class Resharding:
             max(self.states, key=lambda state: state.epoch),
             segments_lost=sum(state.segments_lost for state in self.states) + len(self.lost),
             forgotten_before_ms=max(state.forgotten_before_ms for state in self.states),
+            capped_before_ms=max(state.capped_before_ms for state in self.states),
             payloads=self._payloads,
         )
         first, *others = (whole.restarted(whole, manifest) for manifest in manifests)

@@ -118,6 +118,7 @@ def process(
         now_ms=epoch.now_ms, worker_now_ms=epoch.worker_now_ms, run_id=epoch.run_id, policy=policy
     )
     judging = _Judging(policy, store, epoch, len(records.flags), on_stage_end)
+    judging.counts["horizon_cut_ms"] = state.horizon_cut_ms(policy.horizon_ms)
     if state.bucket_ms != policy.bucket_ms:
         state = replace(judging.upkeep(state).seal_all(), bucket_ms=policy.bucket_ms)
     digests = None

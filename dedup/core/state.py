@@ -27,6 +27,8 @@ from dedup.values.parse import Parser, count, hash_key_id, integer, record, row,
 
 MAGIC = b"DDID"
 VERSION = 1
+#: Version of a row with `capped_before_ms`.
+CAPPED_VERSION = 2
 _CRC = struct.Struct("<I")
 
 _HEAD: dict[str, Parser] = {
@@ -42,7 +44,10 @@ _HEAD: dict[str, Parser] = {
     "forgotten_before_ms": integer,
     "payloads": tuple_of(text),
     "hash_key_id": hash_key_id,
+    "capped_before_ms": integer,
 }
+#: Field that a row has only while IDs are forgotten early.
+_OPTIONAL = ("capped_before_ms",)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +80,22 @@ class ShardState:
     payloads: tuple[str, ...] = ()
     #: ID of the key of the hashes for filters and segments, or 0 before the first micro-batch.
     hash_key_id: int = 0
+    #: IDs with times before this were forgotten early, because the shard had too many.
+    capped_before_ms: int = NEVER_MS
+
+    @property
+    def is_capped(self) -> bool:
+        return self.capped_before_ms > max(self.clocks.gc_watermark_ms, NEVER_MS)
+
+    def horizon_cut_ms(self, horizon_ms: int) -> int:
+        """Return by how much the horizon is shorter for records of the next micro-batch.
+
+        Their effective timestamps are not behind the late watermark.
+        """
+        if not self.is_capped:
+            return 0
+        kept_ms = max(self.clocks.late_watermark_ms - self.capped_before_ms, 0)
+        return max(horizon_ms - kept_ms, 0)
 
     @property
     def live_buckets(self) -> int:
@@ -108,6 +129,7 @@ class ShardState:
             forgotten_before_ms=max(self.forgotten_before_ms, newest.forgotten_before_ms),
             payloads=self.payloads,
             hash_key_id=self.hash_key_id,
+            capped_before_ms=max(self.capped_before_ms, newest.capped_before_ms),
         )
 
     def head_bytes_without_filters(self) -> int:
@@ -129,6 +151,7 @@ class ShardState:
             "forgotten_before_ms": self.forgotten_before_ms,
             "payloads": list(self.payloads),
             "hash_key_id": f"{self.hash_key_id:016x}",
+            **({"capped_before_ms": self.capped_before_ms} if self.is_capped else {}),
         }
 
     @staticmethod
@@ -137,7 +160,7 @@ class ShardState:
 
         Raises ValueError if the method `head` cannot have returned the value.
         """
-        fields = record(head, _HEAD)
+        fields = record(head, _HEAD, _OPTIONAL)
         del fields["filters"]
         return ShardState(**fields)
 
@@ -158,7 +181,8 @@ class ShardState:
         if self.payloads and tail.digests is None:
             tail = replace(tail, digests=np.zeros(len(tail), np.uint64))
         filters = [built.to_bytes() for built in self.filters.values()]
-        parts = [state_row.written(MAGIC, VERSION, len(filters), self._head(), tail.to_bytes())]
+        version = CAPPED_VERSION if self.is_capped else VERSION
+        parts = [state_row.written(MAGIC, version, len(filters), self._head(), tail.to_bytes())]
         for data in filters:
             parts += (_CRC.pack(len(data)), data)
         return b"".join(parts)
@@ -170,7 +194,8 @@ class ShardState:
         Raises StateError if another part of the row is damaged, if its version is unknown, or if
         another operator or another hash key made it.
         """
-        parsed = state_row.read(data, MAGIC, VERSION, content="manifest and tail")
+        versions = VERSION, CAPPED_VERSION
+        parsed = state_row.read(data, MAGIC, *versions, content="manifest and tail")
         try:
             head = parsed.fields()
             state = ShardState.from_head(head)

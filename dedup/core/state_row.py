@@ -94,14 +94,14 @@ def refuse_before_release(row: bytes) -> None:
 def read(
     data: bytes,
     magic: bytes,
-    version: int,
-    *,
+    *versions: int,
     content: str,
     damaged: Callable[[str], StateError] = StateError.damaged,
 ) -> StateRow:
     """Check a row, and return its parts.
 
-    ``version`` is the format that this release reads. Errors call head and body ``content``.
+    ``versions`` are the formats that this release reads, in order. Errors call head and body
+    ``content``.
     """
     view = memoryview(data)
     refuse_before_release(data)
@@ -117,10 +117,10 @@ def read(
             remedy="changed-settings",
         )
     _, stored, parts, head_bytes, body_bytes, crc = _HEADER.unpack_from(data)
-    if stored != version:
+    if stored not in versions:
         raise StateError(
             f"A state row in the checkpoint has format {stored}; this release of rolling-dedup "
-            f"reads format {version}. Install the release that wrote it, or a newer one.",
+            f"reads format {versions[-1]}. Install the release that wrote it, or a newer one.",
             remedy="other-version",
         )
     whole = view[HEADER_BYTES : HEADER_BYTES + head_bytes + body_bytes]

@@ -7,7 +7,7 @@ and *depth* of a bucket mean is in `dedup.core.merge_choice`.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -64,6 +64,7 @@ class Upkeep:
         """Expire, seal, merge and delete, and return the next state, which fits its budget."""
         held_bytes = sum(held.nbytes for held in self.state.filters.values())
         self._expire()
+        self._shorten()
         self._seal()
         self._merge()
         self._delete()
@@ -84,25 +85,46 @@ class Upkeep:
         clocks = self.state.clocks
         gc_ms = clocks.gc_watermark_ms
         unclamped_ms = clocks.late_watermark_ms if self.policy.forgets_at_late else gc_ms
-        before = len(self.state.manifest.expired)
+        self._forget(gc_ms, unclamped_ms)
+        self._update(
+            forgotten_before_ms=max(
+                self.state.forgotten_before_ms, NEVER_MS if unclamped_ms == gc_ms else unclamped_ms
+            )
+        )
+
+    def _forget(self, clamped_ms: int, unclamped_ms: int) -> None:
+        """Forget the buckets that end at or before a time, which may differ for clamped IDs."""
+        before, tail = len(self.state.manifest.expired), self.state.tail
         manifest = self.state.manifest.expire(
-            gc_watermark_ms=gc_ms,
+            gc_watermark_ms=clamped_ms,
             unclamped_ms=unclamped_ms,
             epoch=self.epoch.number,
             now_ms=self.epoch.now_ms,
         )
-        self.counts["segments_expired"] = len(manifest.expired) - before
-        tail = self.state.tail
+        self.counts["segments_expired"] += len(manifest.expired) - before
         if len(tail):
             ends_ms = tail.bucket_starts(self.state.bucket_ms) + self.state.bucket_ms
-            tail = tail.where(ends_ms > np.where(tail.clamped, gc_ms, unclamped_ms))
-        self._update(
-            manifest=manifest,
-            tail=tail,
-            forgotten_before_ms=max(
-                self.state.forgotten_before_ms, NEVER_MS if unclamped_ms == gc_ms else unclamped_ms
-            ),
-        )
+            tail = tail.where(ends_ms > np.where(tail.clamped, clamped_ms, unclamped_ms))
+        self._update(manifest=manifest, tail=tail)
+
+    def _shorten(self) -> None:
+        """If there are too many IDs, forget the oldest buckets that no record can enter."""
+        state, most = self.state, self.policy.max_live_ids
+        excess = 0 if most is None else state.manifest.ids + len(state.tail) - most
+        if excess <= 0:
+            return
+        held = Counter((state.tail.bucket_starts(state.bucket_ms) + state.bucket_ms).tolist())
+        for bucket in state.manifest.buckets:
+            held[bucket.end_ms] += bucket.ids
+        before_ms = state.capped_before_ms
+        for end_ms in sorted(held):
+            if excess <= 0 or end_ms > state.clocks.late_watermark_ms:
+                break
+            excess -= held[end_ms]
+            self.counts["ids_forgotten_early"] += held[end_ms]
+            before_ms = max(before_ms, end_ms)
+        self._forget(before_ms, before_ms)
+        self._update(capped_before_ms=before_ms)
 
     def _seal(self) -> None:
         """If the tail is full, write its fullest buckets as segments until it is half empty.

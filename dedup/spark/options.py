@@ -172,6 +172,10 @@ BY_ID = by_name(
         "filter_state_bytes", nbytes(0), None,
         "Filters in the Spark state of a shard. Default: up to 1.5 MiB, by the load.",
     ),
+    Option(
+        "max_live_ids", whole(), None,
+        "IDs beyond which the oldest buckets are forgotten early. Default: no limit.",
+    ),
     Option("keep_expired", duration(), "24 hours", "How long expired files stay."),
     Option("shared_local", switch(), False, "The catalog is one mount on all machines."),
     Option(
@@ -306,6 +310,7 @@ class Options(_Options):
     fpr: float
     state_budget_bytes: int | str
     filter_state_bytes: int | str | None
+    max_live_ids: int | None
     keep_expired: Duration
     shared_local: bool
     cache_dir: str | None
@@ -341,6 +346,11 @@ class Options(_Options):
                 '"exactly-once", which looks each hit up in the catalog and drops none.',
                 DedupWarning,
                 stacklevel=4,
+            )
+        if self.guarantee == "at-least-once" and self.max_live_ids is not None:
+            raise ConfigError(
+                f"max_live_ids={self.max_live_ids} has no effect under "
+                'guarantee="at-least-once", which remembers no ID. Leave out one of both.'
             )
         if self.check_payload is False and self.conflicts != "drop":
             raise ConfigError(
@@ -383,6 +393,7 @@ class Options(_Options):
             keep_expired_ms=self.checked("keep_expired"),
             accept_clock_jump=CLOCK_JUMP in self.accept,
             guarantee=self.guarantee,
+            max_live_ids=self.max_live_ids,
         )
 
     def _bucket_ms(self, horizon_ms: int) -> int:

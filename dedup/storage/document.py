@@ -22,8 +22,10 @@ def to_document(fields: Mapping[str, Any], *, version: int) -> bytes:
     return canonical({**body, "checksum": _checksum(body)}) + b"\n"
 
 
-def from_document(data: bytes, *, version: int) -> dict[str, Any]:
+def from_document(data: bytes, *, version: int, least: int | None = None) -> dict[str, Any]:
     """Return the fields of an object of this format, without ``format`` and ``checksum``.
+
+    With ``least``, formats since that one are read as well.
 
     Raises OtherVersion if the object is intact, but of another format. Raises ValueError if it is
     damaged, or of another kind.
@@ -36,7 +38,7 @@ def from_document(data: bytes, *, version: int) -> dict[str, Any]:
     stored = fields.pop("checksum", None)
     if type(fields["format"]) is not int or stored != _checksum(fields):
         raise ValueError("its checksum does not match")
-    if (stored_version := fields.pop("format")) != version:
+    if not (least or version) <= (stored_version := fields.pop("format")) <= version:
         raise OtherVersion(stored_version, version)
     return fields
 

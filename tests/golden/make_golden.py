@@ -6,7 +6,8 @@ Run it before a format changes, into a new folder; the old ones stay. ``checkpoi
 are of a query that continues from there; ``objects`` has a catalog with every kind of object in
 it, and the state rows that belong to it. With ``--objects`` behind the folder that is all: where
 the state row has not changed. With ``--sequences`` it is the checkpoint of a query with
-`dedup_by_sequence` alone, and its state rows (``tests/golden/sequences-v1``).
+`dedup_by_sequence` alone, and its state rows (``tests/golden/sequences-v1``). With ``--capped`` it
+is the state row and the backup of a shard that forgets IDs early (``tests/golden/capped-v2``).
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import dedup_by_id, dedup_by_sequence
+from dedup.catalog.backup import write_backup
 from dedup.core.sequence_state import SequenceState
+from dedup.storage.root import Root
 from tests.damage.world import World
+from tests.support.shard_driver import EVENT, Rec, drive
 
 ROWS, BATCHES = 1500, 6
 HOUR_MS = 3_600_000
@@ -123,9 +127,23 @@ def write_objects(target: Path) -> None:
         (target / f"state-{shard}.bin").write_bytes(state.to_bytes())
 
 
+def write_capped(target: Path) -> None:
+    """The state row and the backup of a shard with more IDs than `max_live_ids`."""
+    driver = drive(EVENT, max_live_ids=5, lateness_ms=10, state_budget_bytes=200)
+    for batch in range(6):
+        driver.feed(
+            [Rec(b"%d" % n, 10 * batch + n % 10) for n in range(20 * batch, 20 * batch + 8)]
+        )
+    write_backup(Root(target), "capped", 0, driver.state)
+    (target / "state-0.bin").write_bytes(driver.state.to_bytes())
+
+
 def main() -> None:
     target = Path(sys.argv[1]).resolve()
     shutil.rmtree(target, ignore_errors=True)
+    if "--capped" in sys.argv:
+        write_capped(target)
+        return
     sequences = "--sequences" in sys.argv
     if not sequences:
         write_objects(target / "objects")

@@ -148,6 +148,13 @@ def test_lateness_beyond_the_horizon_is_warned_about() -> None:
         daily("id", timestamp="ts", stable_timestamps=True)
 
 
+def test_a_cap_of_ids_needs_ids() -> None:
+    with refused("max_live_ids=0 must be a whole number of at least 1"):
+        daily("id", max_live_ids=0)
+    with refused("max_live_ids=5 has no effect under guarantee=.at-least-once."):
+        daily("id", max_live_ids=5, guarantee="at-least-once")
+
+
 def test_time_from_id_needs_an_id_of_one_string_column(batch: DataFrame) -> None:
     uuid7 = time_from_id("uuid7")
     for given in (["id", "src"], "n"):

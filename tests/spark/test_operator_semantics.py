@@ -275,6 +275,24 @@ def test_the_time_in_a_number_is_the_timestamp(spark: SparkSession, tmp_path: Pa
         other.add("f@200").run()
 
 
+def test_too_many_ids_shorten_the_horizon_for_a_while(spark: SparkSession, tmp_path: Path) -> None:
+    """A spike at 600 s is forgotten early, and the metrics say what is left of the horizon."""
+    spike = [f"s{n}@{600 + n % 60}" for n in range(60)]
+    batches = [["a@0", "b@60"], spike, ["c@700"], ["b@701", "c@702"], ["d@5000"], ["d@5001"]]
+    run = trace(
+        spark, tmp_path, batches, horizon="20 minutes", lateness="10 seconds", max_live_ids=10,
+        bucket_length="30 seconds",
+    )  # fmt: skip
+    assert run.told()[3] == ["b@701 unique", "c@702 duplicate"]
+    assert run.told()[5] == ["d@5001 duplicate"]
+    kept = [metrics.horizon_kept_ms // 1000 for metrics in run.metrics]
+    assert kept[0] == kept[1] == 1200, "nothing was forgotten before"
+    assert 0 < kept[3] < 701 - 60, "b passed, and the metrics say so"
+    assert kept[5] == 1200
+    assert sum(metrics.ids_forgotten_early for metrics in run.metrics) >= 50
+    assert {metrics.max_live_ids for metrics in run.metrics} == {10}
+
+
 def test_times_without_a_zone_are_read_as_utc(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
     local = F.col("ts").cast("timestamp_ntz")

@@ -277,7 +277,8 @@ class Driver:
                 continue
             assert verdict == (Verdict.LATE if late[i] else Verdict.UNIQUE)
             emitted = verdict == Verdict.UNIQUE or policy.late == "emit"
-            close = [p for p in same if self._within(p, t)]
+            cut_ms = outcome.counts.get("horizon_cut_ms", 0)
+            close = [p for p in same if self._within(p, t, cut_ms)]
             # If late records are dropped anyway, their duplicates need no verdict of DUPLICATE.
             if emitted or not policy.forgets_at_late:
                 assert not close, f"clause 1: {rec} at {t} passed although {close} did"
@@ -342,10 +343,14 @@ class Driver:
         elif policy.payload is not None and len(near) == len(alike):
             assert any(p.payload == rec.payload for p in alike), f"{rec} differs from all"
 
-    def _within(self, passed: Passed, time_ms: int) -> bool:
-        """Whether the guarantee covers the pair: the shortest memory since then does."""
+    def _within(self, passed: Passed, time_ms: int, cut_ms: int) -> bool:
+        """Whether the guarantee covers the pair: the shortest memory since then does.
+
+        Too many IDs have cut the horizon of the micro-batch by `cut_ms`.
+        """
         since = self.policies[passed.batch :]
-        return abs(passed.time_ms - time_ms) <= min(policy.horizon_ms for policy in since)
+        kept_ms = min(policy.horizon_ms for policy in since) - cut_ms
+        return abs(passed.time_ms - time_ms) <= kept_ms
 
     def _check_bounds(self, base: Clocks, state: ShardState) -> None:
         policy, clocks = self.policy, state.clocks

@@ -83,7 +83,7 @@ def test_the_state_row_holds_digests_from_the_first_payload_on() -> None:
     assert back.tail.digests is not None
     assert back.tail.digests.tolist() == digests_of(np.array([256], np.uint64), 1).tolist()
     assert back.to_bytes() == row
-    for version in (2, 3):
+    for version in (3, 4):
         other = row[:4] + bytes([version]) + row[5:20]
         with pytest.raises(StateError):
             ShardState.from_bytes(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dedup.core.state import MAGIC, VERSION, ShardState
+from dedup.core.state import CAPPED_VERSION, MAGIC, VERSION, ShardState
 from dedup.errors import StateError
 from tests.support.memory_store import KEY_ID
 from tests.support.shard_driver import Driver, Rec, drive
@@ -102,11 +102,11 @@ def test_filters_of_segments_that_the_manifest_does_not_name_are_dropped(state: 
     assert filters(read(replace(state, filters=stranger).to_bytes())) == filters(state)
 
 
-@pytest.mark.parametrize("version", [0, VERSION + 1, 0xFFFF])
+@pytest.mark.parametrize("version", [0, CAPPED_VERSION + 1, 0xFFFF])
 def test_an_unknown_version_is_rejected(state: ShardState, version: int) -> None:
     data = state.to_bytes()
     header = data[:4] + struct.pack("<H", version) + data[6:20]
-    with pytest.raises(StateError, match=f"format {version};.*reads format {VERSION}"):
+    with pytest.raises(StateError, match=f"format {version};.*reads format {CAPPED_VERSION}"):
         read(header + struct.pack("<I", zlib.crc32(header)) + data[24:])
 
 

@@ -108,7 +108,7 @@ def test_every_metric_is_documented_and_shown_or_a_known_exception() -> None:
         "dedup_filter_sidecar_ids_total", "dedup_filter_state_bytes",
         "dedup_expected_lost_ids_total", "dedup_sink_bytes_total", "dedup_heartbeats_total",
         "dedup_received_bytes_total", "dedup_shard_count", "dedup_shards_without_kernel",
-        "dedup_shards_without_files",
+        "dedup_shards_without_files", "dedup_ids_forgotten_early_total",
     }  # fmt: skip
 
 

@@ -252,6 +252,18 @@ def test_the_worst_finding_is_the_verdict_and_the_others_are_listed() -> None:
     ]  # fmt: skip
 
 
+def test_a_shorter_horizon_is_a_verdict_as_long_as_it_lasts() -> None:
+    well = samples([0] * WINDOW)
+    hour_ms = 3_600_000
+    cut = changed(well[-1], horizon_ms=5 * hour_ms, horizon_cut_ms=2 * hour_ms)
+    kept = "the horizon is 03:00:00 instead of 05:00:00, because there are more IDs than"
+    assert told([*well[:-1], cut]) == (
+        Status.SHORTENED, f"{kept} max_live_ids: dedup remedies shortened"
+    )  # fmt: skip
+    before = changed(well[-2], horizon_ms=5 * hour_ms, horizon_cut_ms=2 * hour_ms)
+    assert told([*well[:-2], before, well[-1]])[0] is Status.OK
+
+
 def test_silence_longer_than_the_window_is_a_stop() -> None:
     given = [changed(s, at_ms=START_MS + 100_000 * n) for n, s in enumerate(samples([0] * WINDOW))]
     window_ms = given[-1].at_ms - given[0].at_ms

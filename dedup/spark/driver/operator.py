@@ -42,6 +42,7 @@ def dedup_by_id(
     fpr: float = 0.01,
     state_budget_bytes: int | str = "1 MiB",
     filter_state_bytes: int | str | None = None,
+    max_live_ids: int | None = None,
     keep_expired: Duration = "24 hours",
     shared_local: bool = False,
     cache_dir: str | None = None,
@@ -145,6 +146,11 @@ def dedup_by_id(
         copies of their sidecars. Default: 768 KiB and 16 bytes for each record of the micro-batch,
         at most 1.5 MiB. If you give it, as many filters are in the state as fit. Every micro-batch
         then writes them to the checkpoint, however few records it has.
+    max_live_ids : int, optional
+        Number of IDs, over all shards, beyond which the query forgets its oldest buckets early, so
+        that a spike does not outgrow its storage. Copies further back than the horizon that
+        `BatchMetrics.horizon_kept_ms` reports may then pass again. IDs that are not behind the late
+        watermark always stay, however many they are.
     keep_expired : str or timedelta
         Expired segments stay at least this long, and until Spark can no longer roll back to them.
         To restore an older checkpoint, you need a copy of the catalog.

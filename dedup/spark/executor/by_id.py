@@ -54,6 +54,8 @@ class ById(Call):
             return process(base, self.input.records(), policy, nothing, self.epoch, lap)
         if shard == 0:
             refuse_closed(root, task.query_id)  # somebody may rebuild a query that runs
+        if policy.max_live_ids is not None:
+            policy = policy.of_shard(len(self.layout.slot_keys))
         if backup_is_due(root, task.query_id, shard, base, task.run_id):
             faults.point("backup.put.before")
             write_backup(root, task.query_id, shard, base)
@@ -86,7 +88,7 @@ class ById(Call):
             "branches": state.branches,
             **{name: known_ms(getattr(clocks, name)) for name in NAMES.times},
             "gc_watermark_ms": known_ms(clocks.gc_watermark_ms),
-            **{name: getattr(policy, name) for name in NAMES.settings},
+            **{name: getattr(policy, name) or 0 for name in NAMES.settings},
             "fpr_ppb": round(policy.fpr * 1e9),
         }
 

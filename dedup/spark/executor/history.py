@@ -160,8 +160,10 @@ def _learned(job: HistoryPlan, shard: int, rows: Iterator[tuple[Any, ...]]) -> d
             if lacking := sum(columns["lacking"]):
                 return {"shard": shard, "lacking": lacking, "example": max(columns["example"])}
             newest_ms = [seen.newest_ms for seen, _ in shard_input.observed.values()]
-            store = ShardStore(files, attempt)
-            history = History(plan.policy, store, epoch, max(newest_ms, default=NEVER_MS))
+            store, policy = ShardStore(files, attempt), plan.policy
+            if policy.max_live_ids is not None:
+                policy = policy.of_shard(len(job.slot_keys))
+            history = History(policy, store, epoch, max(newest_ms, default=NEVER_MS))
             schema_bytes = shard_input.schema_bytes
             continue
         records = shard_input.records()

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from dedup.core.metrics import difference_ms
+from dedup.core.metrics import BatchMetrics, difference_ms
 from dedup.core.sequence_metrics import AnyMetrics
 from dedup.values.duration import span
 
@@ -49,6 +49,8 @@ class Status(StrEnum):
     """The verdict on a query."""
 
     OK = "OK"
+    #: The query has more IDs than `max_live_ids`, and forgets the oldest early.
+    SHORTENED = "SHORTENED"
     #: Many records are late.
     LATE = "LATE"
     #: Many records have timestamps in the future.
@@ -164,6 +166,11 @@ def concerns(samples: Sequence[TimedBatch]) -> list[Concern]:
     lag = _lag(last, _of_checkpoint(samples)[-HISTORY:]) if _shows_lag(last) else None
     active = [] if lost is None else [Concern(Status.REWOUND, lost)]
     active += [] if lag is None else [lag]
+    newest = last[-1].batch if last else None
+    if isinstance(newest, BatchMetrics) and newest.horizon_cut_ms:
+        kept = f"{span(newest.horizon_kept_ms)} instead of {span(newest.horizon_ms)}"
+        why = f"the horizon is {kept}, because there are more IDs than max_live_ids"
+        active.append(Concern(Status.SHORTENED, why))
     for status, why in (
         (Status.FUTURE, "have a timestamp in the future, and count as now"),
         (Status.LATE, "are late"),
