@@ -7,8 +7,10 @@ every task compares its own settings with the certificate.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
+from uuid import UUID
 
 from dedup.catalog.definition import Definition
 from dedup.catalog.layout import certificate_path, old_certificate_path
@@ -107,6 +109,16 @@ _PARSERS: dict[str, Parser] = {
     "timestamp_definition": Definition.from_json,
     "secret": lambda value: bytes.fromhex(text(value)),
 }
+
+
+def has_learned(query_id: str) -> bool:
+    """Return whether a query begins with the IDs of history, and never without a certificate.
+
+    `dedup.tools.bootstrap` gives such a query a UUID of version 8 (RFC 9562, section 5.8).
+    """
+    with suppress(ValueError):
+        return UUID(query_id).version == 8
+    return False
 
 
 def load_certificate(root: Root, query_id: str) -> Certificate | None:

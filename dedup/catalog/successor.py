@@ -1,7 +1,6 @@
 """The document that closes a query's folder while the query continues elsewhere.
 
 `dedup catalog rebuild` closes the new folder until all is written there, and then the old one.
-`dedup.tools.bootstrap` closes the folder of a new query until all is written there.
 """
 
 from __future__ import annotations
@@ -31,11 +30,6 @@ class Successor:
     rebuilt: bool
     #: Last micro-batch that the query ran here, or -1 until that is certain.
     epoch: int = -1
-
-    @property
-    def is_bootstrap(self) -> bool:
-        """Whether the folder is that of a new query which has not learned its history yet."""
-        return self.checkpoint == self.closed_checkpoint
 
 
 _PARSERS: dict[str, Parser] = {
@@ -91,12 +85,6 @@ def closed(root: Root, successor: Successor) -> ConfigError:
             f"Query {query_id} was rebuilt. It continues with {there}. Start it there; if the "
             "command was cut off, first repeat it with the same places. To give the rebuilt query "
             f"up and continue here: dedup catalog rebuild {root.url()} --query {query_id} --reopen"
-        )
-    elif successor.is_bootstrap:
-        why = (
-            f"The call of dedup.tools.bootstrap for checkpoint {successor.checkpoint} was cut off, "
-            "or is not done. Wait for it, or repeat it. To start without the history, give the "
-            "query another checkpoint."
         )
     else:
         why = (

@@ -654,8 +654,15 @@ MUTANTS = (
     _mutant(
         "history never expires",
         "core/history.py",
-        "Observed(min(self.newest_ms, end_ms), 1)",
-        "Observed(start_ms - 10**9, 1)",
+        "Observed(clock_ms, 1)",
+        "Observed(-(10**9), 1)",
+        HISTORY,
+    ),
+    _mutant(
+        "a part of a bucket is late for the next part",
+        "core/history.py",
+        "advances = self.policy.event_time and part == parts - 1",
+        "advances = self.policy.event_time",
         HISTORY,
     ),
     _mutant(
@@ -667,9 +674,9 @@ MUTANTS = (
     ),
     _mutant(
         "a query starts while its history is learned",
-        "tools/repair/new_checkpoint.py",
-        "    write_successor(root, closing)\n",
-        "",
+        "spark/executor/layout.py",
+        "(has_state or has_learned(task.query_id))",
+        "has_state",
         BOOTSTRAP + "nothing_starts_before_all_is_done_and_the_call_can_be_repeated",
     ),
     _mutant(

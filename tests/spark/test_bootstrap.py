@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import dedup_by_id, dedup_by_sequence, record_id, time_from_id
-from dedup.errors import ConfigError, DataError, cause, faults
+from dedup.errors import CatalogError, ConfigError, DataError, cause, faults
 from dedup.testing import faults as armed
 from dedup.tools import bootstrap, builtin_state, verify
 from dedup.tools.repair.bootstrap import Bootstrap
@@ -146,7 +146,7 @@ def told(run: Run) -> list[Counter[tuple[str, str]]]:
     ]
 
 
-STEPS = ["bootstrap.begun", "bootstrap.learned", "bootstrap.written", "bootstrap.opened"]
+STEPS = ["bootstrap.begun", "bootstrap.learned", "bootstrap.written"]
 
 
 def cut_off(monkeypatch: pytest.MonkeyPatch, step: str, query: Query, *given: pa.Table) -> None:
@@ -164,9 +164,9 @@ def assert_closed(query: Query) -> None:
     with pytest.raises(StreamingQueryException) as failed:
         query.run()
     error = cause(failed.value)
-    assert isinstance(error, ConfigError)
-    assert "dedup.tools.bootstrap" in str(error)
-    assert error.remedy == "rebuilt-elsewhere"
+    assert isinstance(error, CatalogError)
+    assert "begins with the IDs of history" in str(error)
+    assert error.remedy == "missing-catalog"
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -176,7 +176,7 @@ def test_nothing_starts_before_all_is_done_and_the_call_can_be_repeated(
     given = tables(4, rows=200)
     new = Query(spark, tmp_path, OPTIONS | {"shards": 2})
     cut_off(monkeypatch, step, new, *given[:3])
-    if step == "bootstrap.opened":
+    if step == "bootstrap.written":
         with pytest.raises(ConfigError, match="is not empty"):
             learned(new, *given[:3])
     else:
@@ -184,6 +184,71 @@ def test_nothing_starts_before_all_is_done_and_the_call_can_be_repeated(
         new.added = 0
         learned(new, *given[:3])
     FreshClocks(*given[:3]).check(given[3:], fed(new, given[3]))
+
+
+def test_a_query_that_runs_is_not_touched(spark: SparkSession, tmp_path: Path) -> None:
+    given = tables(3, rows=100)
+    new = Query(spark, tmp_path, OPTIONS | {"shards": 2})
+    learned(new, *given[:2])
+    fed(new, given[2])
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=r"is not empty.*start the query"):
+        learned(new, *given[:2])
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_call_that_was_cut_off_stays_closed_however_it_is_repeated(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another spelling, with rows that are rejected, and with another catalog."""
+    given = tables(3, rows=100)
+    new = Query(spark, tmp_path, OPTIONS | {"shards": 2})
+    cut_off(monkeypatch, "bootstrap.learned", new, *given[:2])
+    lacking = frame_of(Query(spark, tmp_path / "x", {}), records(["a@1", "-@2"]))
+    with pytest.raises(DataError, match="without an ID or a time"):
+        bootstrap(operator_of(new), lacking, new.checkpoint)
+    assert_closed(new.add_table(given[2]))
+    other = operator_of(new, catalog=str(tmp_path / "other"))
+    bootstrap(other, frame_of(new, *given[:2]), f"file://{new.checkpoint}/")
+    assert_closed(new)
+    new.options["catalog"] = str(tmp_path / "other")
+    FreshClocks(*given[:2]).check(given[2:], new.run())
+
+
+def test_of_two_calls_at_once_the_later_one_stops(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query of the other call has run meanwhile, and continues."""
+    given = tables(4, rows=100)
+    new = Query(spark, tmp_path, OPTIONS | {"shards": 2})
+    runs = []
+
+    def other(name: str, path: object = None) -> None:
+        if name == "bootstrap.begun" and not runs:
+            runs.append(Run())
+            learned(new, *given[:2])
+            runs[0] = fed(new, given[2])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "point", other)
+        with pytest.raises(ConfigError, match="Another call has made"):
+            learned(new, *given[:2])
+    runs.append(fed(new, given[3]))
+    rows = dict(enumerate(rows for run in runs for rows in run.rows.values()))
+    FreshClocks(*given[:2]).check(given[2:], Run(rows))
+
+
+def test_history_needs_no_columns_but_those_of_id_and_time(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    options = OPTIONS | {
+        "source_partition": "src", "heartbeat": F.col("n") < 0, "order_by": "n", "shards": 2,
+    }  # fmt: skip
+    given = tables(3, rows=100)
+    new = Query(spark, tmp_path, options)
+    history = frame_of(new, *given[:2]).selectExpr("id", "ts", "'unique' AS verdict")
+    assert bootstrap(operator_of(new), history, new.checkpoint).rows == 200
+    FreshClocks(*given[:2]).check(given[2:], fed(new, given[2]))
 
 
 def test_a_task_that_dies_and_runs_again_learns_the_same(
@@ -222,7 +287,7 @@ def test_times_come_from_ids(spark: SparkSession, tmp_path: Path) -> None:
     run = fed(new, pa.Table.from_pylist(fresh, ARROW))
     assert sorted(row["at"] for row in run.all_rows()) == list(range(1000, 1010))
     other = Query(spark, tmp_path / "other", options)
-    with pytest.raises(DataError, match=r"1 rows of history have no ID or no time.*id='x'"):
+    with pytest.raises(DataError, match=r"History has 1 row without an ID or a time.*id='x'"):
         learned(other, records(["x@1"]))
 
 
@@ -242,16 +307,19 @@ def test_what_cannot_be_learned_is_rejected_before_anything_is_written(
         assert not list(new.catalog.rglob("*.*"))
 
     lacking = frame_of(Query(spark, tmp_path / "x", {}), records(["a@1", "-@2", "b@-", "c@-"]))
-    rejected("3 rows of history have no ID or no time. .*ts=", rows=lacking, error=DataError)
+    rejected("History has 3 rows without an ID or a time. .*ts=", rows=lacking, error=DataError)
     rejected("remembers no ID", operator_of(new, guarantee="at-least-once"))
     rejected("needs catalog=", operator_of(new, catalog=None))
     rejected("is a stream", rows=new.source())
-    rejected("is not empty", checkpoint=new.input.parent)
+    rejected("is not empty", checkpoint=tmp_path / "x" / "history")
     rejected("no such column", rows=history.drop("ts"))
     random_id = dedup_by_id(F.uuid(), horizon="1 day", catalog=str(new.catalog))
     rejected("is not the same when", random_id)
     sequence = dedup_by_sequence("id", "n", expire_after="1 day")
     rejected("the operator that dedup_by_id returns", sequence)
+    rejected("the operator that dedup_by_id returns, and a DataFrame", "id")
+    inside = operator_of(new, catalog=str(new.checkpoint / "catalog"))
+    rejected("is inside the checkpoint", inside)
 
 
 def test_the_stream_must_have_the_same_id(spark: SparkSession, tmp_path: Path) -> None:
@@ -319,6 +387,14 @@ def test_what_drop_duplicates_remembers_gets_a_time(spark: SparkSession, tmp_pat
     new = Query(spark, tmp_path / "new", {"horizon": "1 minute", "timestamp": "ts"})
     bootstrap(operator_of(new), state, new.checkpoint)
     assert fed(new, records(["a@70", "b@71", "c@72"])).told() == [["b@71", "c@72"]]
+    other = (
+        Query(spark, tmp_path / "ntz", {})
+        .add("a@1")
+        .source()
+        .selectExpr("id", "ts::timestamp_ntz AS ts")
+    )
+    collected(other.dropDuplicates(["id", "ts"]), tmp_path / "ntz" / "checkpoint")
+    assert builtin_state(spark, tmp_path / "ntz" / "checkpoint").columns == ["id", "ts"]
     timed = builtin_state(spark, tmp_path / "times" / "checkpoint")
     assert sorted(map(tuple, timed.select("id", "ts").collect())) == sorted(
         zip(
@@ -400,10 +476,10 @@ if __name__ == "__main__":
 def test_kills_of_the_call_lose_and_repeat_nothing(
     spark: SparkSession, tmp_path: Path, fault_folder: Path
 ) -> None:
-    """Each of six calls is killed at five steps, one after the other, and then completes."""
+    """Each of eight calls is killed at four steps, one after the other, and then completes."""
     given = tables(5, rows=300)
-    steps = ["segment.put.after", "history.shard.after", *STEPS[:3]]
-    for number in range(6):
+    steps = ["segment.put.after", "history.shard.after", *STEPS[:2]]
+    for number in range(8):
         new = Query(spark, tmp_path / str(number), OPTIONS | {"shards": 3})
         frame_of(new, *given[:4])
         new.add_table(given[4])

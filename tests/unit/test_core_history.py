@@ -9,10 +9,11 @@ from random import Random
 
 import pytest
 
+from dedup.core import history
 from dedup.core.clocks import NEVER_MS, Clocks
 from dedup.core.history import History
 from dedup.core.policy import Policy
-from dedup.core.records import Epoch
+from dedup.core.records import Epoch, Records
 from dedup.core.state import ShardState
 from tests.support.memory_store import HASH_KEY, KEY_ID
 from tests.support.shard_driver import EVENT, MAX_FUTURE_MS, PROCESSING, Driver, Passed, Rec
@@ -40,6 +41,10 @@ POLICIES = {
 }
 
 
+def records_of(driver: Driver, recs: Sequence[Rec]) -> Records:
+    return replace(driver._records(recs, recs), sources=None, source_hashes=None)
+
+
 def learned(policy: Policy, recs: Sequence[Rec]) -> tuple[Driver, History]:
     """Return a shard that has learned the records, which are in order of their buckets."""
     driver = Driver(policy, now_ms=NOW_MS)
@@ -53,12 +58,17 @@ def learned(policy: Policy, recs: Sequence[Rec]) -> tuple[Driver, History]:
     epoch = Epoch(
         number=0, run_id="call", now_ms=NOW_MS, worker_now_ms=NOW_MS, shard=0, hash_key=HASH_KEY
     )
-    history = History(policy, driver.store, epoch, max(own, default=NEVER_MS))
+    made = History(policy, driver.store, epoch, max(own, default=NEVER_MS))
+    waiting: list[Rec] = []
     dated = sorted(recs, key=lambda rec: time_of(rec) // policy.bucket_ms)
     for bucket, inside in groupby(dated, key=lambda rec: time_of(rec) // policy.bucket_ms):
         together = list(inside)
-        history.learn(driver._records(together, together), bucket * policy.bucket_ms)
-    driver.state = history.first_state()
+        waiting += together
+        if len(waiting) > 20:
+            end_ms = (bucket + 1) * policy.bucket_ms
+            made.learn(records_of(driver, waiting), end_ms)
+            waiting = []
+    driver.state = made.first_state(records_of(driver, waiting))
     for rec in sorted(recs, key=time_of):
         assert rec.id is not None
         close = (
@@ -68,7 +78,7 @@ def learned(policy: Policy, recs: Sequence[Rec]) -> tuple[Driver, History]:
         if next(close, None) is None:
             passed = Passed(rec.id, time_of(rec), -1, rec.payload, policy.payload)
             driver.passed.append(passed)
-    return driver, history
+    return driver, made
 
 
 def records(random: Random, policy: Policy, since_ms: int, until_ms: int, count: int) -> list[Rec]:
@@ -83,8 +93,12 @@ def records(random: Random, policy: Policy, since_ms: int, until_ms: int, count:
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 @pytest.mark.parametrize("seed", range(5))
-def test_the_shard_judges_as_if_it_had_received_history_in_order(policy: Policy, seed: int) -> None:
+@pytest.mark.parametrize("part", [7, history.PART_RECORDS], ids=["parts", "whole"])
+def test_the_shard_judges_as_if_it_had_received_history_in_order(
+    policy: Policy, seed: int, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The driver compares each verdict with all that passed, in history and after it."""
+    monkeypatch.setattr(history, "PART_RECORDS", part)
     random = Random(seed)
     driver, _ = learned(policy, records(random, policy, 0, 900, 400))
     verdicts = []
@@ -118,9 +132,9 @@ def test_a_copy_within_history_does_not_prolong_the_life_of_its_id() -> None:
 def test_rows_that_are_forgotten_already_are_counted_and_their_segments_deleted() -> None:
     policy = replace(SMALL, lateness_ms=30, state_budget_bytes=0)
     recs = [Rec(b"%d" % n, n) for n in range(0, 1000, 5)]
-    driver, history = learned(policy, recs)
+    driver, made = learned(policy, recs)
     # The newest is 995, so what ends by 765 is forgotten.
-    assert history.too_old == 750 // 5
+    assert made.too_old == 750 // 5
     assert driver.state.manifest.ids == (1000 - 750) // 5
     assert not driver.state.manifest.pending_lists
     # Only what the last step replaced still waits.
@@ -130,9 +144,9 @@ def test_rows_that_are_forgotten_already_are_counted_and_their_segments_deleted(
 
 
 def test_times_in_the_future_count_as_now() -> None:
-    driver, history = learned(SMALL, [Rec(b"x", 10**9), Rec(b"y", 900)])
-    assert history.future == 1
-    assert history.too_old == 0
+    driver, made = learned(SMALL, [Rec(b"x", 10**9), Rec(b"y", 900)])
+    assert made.future == 1
+    assert made.too_old == 0
     assert driver.named([Rec(b"x", NOW_MS + 200), Rec(b"y", 900)]) == ["DUPLICATE", "DUPLICATE"]
 
 

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import uuid
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from dedup.catalog.certificate import Certificate
 from dedup.core.sharding import filter_key_id, slot_keys
 from dedup.core.state import ShardState
-from dedup.errors import ConfigError, DataError, cause
+from dedup.errors import ConfigError, DataError, DedupWarning, cause
 from dedup.spark import versions
 from dedup.spark.driver import checks
 from dedup.spark.driver.columns import named_column
 from dedup.spark.driver.plans import plan_of, user_columns
 from dedup.spark.driver.shipping import shipped
 from dedup.spark.executor.history import (
-    DATED_SCHEMA,
-    LEARNED_SCHEMA,
+    DATED_ARROW,
+    LEARNED_ARROW,
     HistoryPlan,
     learn_history,
     pack_history,
@@ -30,6 +33,7 @@ from dedup.spark.executor.layout import of_plan
 from dedup.spark.machine import shuffle_partitions, wall_clock_ms
 from dedup.spark.options import Options
 from dedup.spark.plan import Plan
+from dedup.values.duration import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ def prepare_history(history: DataFrame, options: Options) -> tuple[DataFrame, Pl
     if options.guarantee == "at-least-once":
         raise ConfigError('guarantee="at-least-once" remembers no ID, so history is of no use.')
     versions.check_driver()
+    options = _needed(history, options)
     columns = user_columns(history, options)
     checks.check_workers(spark)
     checks.check_upstream(history, columns.steps, options.FUNCTION)
@@ -84,18 +89,34 @@ def prepare_history(history: DataFrame, options: Options) -> tuple[DataFrame, Pl
     )
 
 
+def _needed(history: DataFrame, options: Options) -> Options:
+    """Return the options that say what an ID, a time and a payload is, without the others."""
+    changes: dict[str, Any] = {"verdict": None}
+    if options.check_payload is False:
+        changes |= {"source_partition": (), "order_by": ()}
+    if options.heartbeat is not None:
+        try:
+            user_columns(history, _changed(options, **changes)).resolve(
+                options.heartbeat, "heartbeat"
+            )
+        except ConfigError:  # a table has no heartbeats
+            changes["heartbeat"] = None
+    return _changed(options, **changes)
+
+
+def _changed(options: Options, **changes: Any) -> Options:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DedupWarning)  # the user has seen them
+        return replace(options, **changes)
+
+
 def learn(frame: DataFrame, plan: Plan, query_id: str) -> Learned:
     """Run the job. Raises DataError if a row has no ID or no time; then nothing is written."""
     spark = frame.sparkSession
     assert plan.shards is not None, "a batch knows its shards"
     partitions = shuffle_partitions(checks.setting(spark, checks.PARTITIONS, "")) or plan.shards
     job = HistoryPlan(
-        plan,
-        query_id,
-        slot_keys(plan.shards, 4 * partitions),
-        plan.secret,
-        str(uuid.uuid4()),
-        wall_clock_ms(),
+        plan, query_id, slot_keys(plan.shards, 4 * partitions), str(uuid.uuid4()), wall_clock_ms()
     )
     load_job, load_pack, load_learn = shipped(job), shipped(pack_history), shipped(learn_history)
 
@@ -105,17 +126,23 @@ def learn(frame: DataFrame, plan: Plan, query_id: str) -> Learned:
     def learn_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return load_learn()(load_job(), batches)
 
-    packed = frame.mapInArrow(pack_rows, DATED_SCHEMA).repartition(partitions, "shard")
-    in_order = packed.sortWithinPartitions("shard", "start_ms")
+    packed = frame.mapInArrow(pack_rows, from_arrow_schema(DATED_ARROW))
+    in_order = packed.repartition(partitions, "shard").sortWithinPartitions("shard", "start_ms")
     try:
-        rows = in_order.mapInArrow(learn_rows, LEARNED_SCHEMA).collect()
+        rows = in_order.mapInArrow(learn_rows, from_arrow_schema(LEARNED_ARROW)).collect()
     except Exception as error:
-        raise cause(error) or error from None
+        found = cause(error)
+        if found is not None and found.remedy == "large-micro-batch":
+            raise ConfigError(
+                "The rows of one bucket and shard exceed max_shard_batch_bytes. Use more `shards` "
+                "or a shorter `bucket_length`, or raise it."
+            ) from None
+        raise found or error from None
     lacking = max((row["lacking"] for row in rows), default=0)
     if lacking:
         raise DataError(
-            f"{lacking} rows of history have no ID or no time. {rows[0]['example']} Leave such "
-            "rows out, and call again. Nothing was written.",
+            f"History has {counted(lacking, 'row')} without an ID or a time. "
+            f"{rows[0]['example']} Leave such rows out, and call again.",
             remedy="bad-records",
         )
     key_id = filter_key_id(query_id, plan.secret)

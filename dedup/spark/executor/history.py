@@ -6,7 +6,7 @@ second pass lets each shard learn them in order of time. Both passes belong to o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -22,13 +22,13 @@ from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.admission import FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
 from dedup.core.clocks import NEVER_MS
 from dedup.core.history import History
-from dedup.core.records import Epoch
+from dedup.core.records import Epoch, Records
 from dedup.errors import faults
 from dedup.spark.executor import wire
 from dedup.spark.executor.bad_records import first_of
 from dedup.spark.executor.call import ShardInput
 from dedup.spark.executor.layout import Layout
-from dedup.spark.executor.pack import Packer
+from dedup.spark.executor.pack import BUFFER_BYTES, Packer
 from dedup.spark.executor.worker_memory import freeze_gc, release_memory
 from dedup.spark.machine import wall_clock_ms
 from dedup.spark.plan import Plan
@@ -44,10 +44,6 @@ DATED_ARROW = pa.schema(
         ("example", pa.string()),
     ]
 )
-DATED_SCHEMA = (
-    "shard int, start_ms bigint, rows int, keys binary, head binary, body binary, lacking bigint, "
-    "example string"
-)
 #: What a shard has learned. If rows lack an ID or a time, no shard has learned anything.
 LEARNED_ARROW = pa.schema(
     [
@@ -60,10 +56,8 @@ LEARNED_ARROW = pa.schema(
         ("example", pa.string()),
     ]
 )
-LEARNED_SCHEMA = (
-    "shard int, state binary, too_old bigint, future bigint, rows bigint, lacking bigint, "
-    "example string"
-)
+#: A shard learns about as many rows at a time, which are all rows of one bucket or several.
+STEP_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +67,19 @@ class HistoryPlan:
     plan: Plan
     query_id: str
     slot_keys: tuple[int, ...]
-    secret: bytes
     #: ID of the call on the driver, and its time.
     call_id: str
     now_ms: int
 
     @property
     def layout(self) -> Layout:
-        return Layout.of(self.query_id, self.slot_keys, self.secret)
+        return Layout.of(self.query_id, self.slot_keys, self.plan.secret)
 
 
 def pack_history(job: HistoryPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the packed rows of one map task: blobs when they are full, control rows at the end."""
     freeze_gc()
     packer, lacking, example, flushes = Packer(job.plan, job.layout), 0, "", 0
-    bucket_ms = job.plan.policy.bucket_ms if job.plan.policy.event_time else 0
     for batch in filter(len, batches):
         packer.add(batch)
         flags = packer.heads[-1].column("flags").to_numpy()
@@ -95,35 +87,41 @@ def pack_history(job: HistoryPlan, batches: Iterator[pa.RecordBatch]) -> Iterato
         if lacks.any():
             lacking += int(lacks.sum())
             example = example or first_of(job.plan, batch, lacks)
-        if packer.full:
-            yield from _dated(job, packer.flush(bucket_ms), flushes)
+        if packer.nbytes >= BUFFER_BYTES:
+            yield from _dated(job, packer, flushes)
             flushes += 1
-    yield from _dated(job, packer.flush(bucket_ms), flushes)
+    yield from _dated(job, packer, flushes)
     control = packer.control_rows()
-    for row in range(control.num_rows):
-        yield _with_start(control.slice(row, 1), NEVER_MS, lacking, example)
+    count = control.num_rows
+    yield _with_start(control, [NEVER_MS] * count, [lacking] * count, [example] * count)
     release_memory()
 
 
-def _dated(
-    job: HistoryPlan, blobs: Iterator[pa.RecordBatch], flushes: int
-) -> Iterator[pa.RecordBatch]:
-    """Add the start of its bucket to each blob. Without timestamps, any order will do."""
+def _dated(job: HistoryPlan, packer: Packer, flushes: int) -> Iterator[pa.RecordBatch]:
+    """Yield the packed rows, each with the start of its bucket.
+
+    Without timestamps any order will do, as long as few rows have the same number.
+    """
     schema, policy = wire.head_schema(job.plan), job.plan.policy
-    for blob in blobs:
-        start_ms = flushes
+    context = TaskContext.get()
+    assert context is not None, "this runs only inside a Spark task"
+    for blob in packer.flush(policy.bucket_ms if policy.event_time else 0):
+        start_ms = (context.partitionId() << 32) + flushes
         if policy.event_time:
             head = wire.read_batch(blob.column("head")[0].as_buffer(), schema)
             start_ms = head.column("time_ms")[0].as_py() // policy.bucket_ms * policy.bucket_ms
-        yield _with_start(blob, start_ms, None, None)
+        yield _with_start(blob, [start_ms], [None], [None])
 
 
 def _with_start(
-    row: pa.RecordBatch, start_ms: int, lacking: int | None, example: str | None
+    rows: pa.RecordBatch,
+    starts_ms: Sequence[int],
+    lacking: Sequence[int | None],
+    examples: Sequence[str | None],
 ) -> pa.RecordBatch:
-    shard, *others = row.columns
-    more = pa.array([lacking], pa.int64()), pa.array([example], pa.string())
-    columns = [shard, pa.array([start_ms], pa.int64()), *others, *more]
+    shard, *others = rows.columns
+    more = pa.array(lacking, pa.int64()), pa.array(examples, pa.string())
+    columns = [shard, pa.array(starts_ms, pa.int64()), *others, *more]
     return pa.RecordBatch.from_arrays(columns, schema=DATED_ARROW)
 
 
@@ -139,45 +137,64 @@ def learn_history(job: HistoryPlan, batches: Iterator[pa.RecordBatch]) -> Iterat
 
 
 def _learned(job: HistoryPlan, shard: int, rows: Iterator[tuple[Any, ...]]) -> dict[str, Any]:
-    layout, plan, count = job.layout, job.plan, 0
-    context = TaskContext.get()
-    assert context is not None, "this runs only inside a Spark task"
-    assert plan.root is not None
-    cache = LocalCache(job.query_id, plan.cache_dir, plan.cache_bytes)
-    files = ShardFiles(plan.root, cache, job.query_id, shard, job.secret)
-    attempt = Attempt(0, job.call_id, context.taskAttemptId())
-    epoch = Epoch(
-        number=0, run_id=job.call_id, now_ms=job.now_ms, worker_now_ms=wall_clock_ms(),
-        shard=shard, hash_key=layout.filter_key,
-    )  # fmt: skip
-    history, schema_bytes = None, None
-    for start_ms, blobs in groupby(rows, itemgetter(1)):
-        columns = dict(zip(DATED_ARROW.names, zip(*blobs, strict=True), strict=True))
-        shard_input = ShardInput(plan, layout, schema_bytes=schema_bytes)
-        shard_input.add(columns)
-        if history is None:
-            # Control rows come first.
-            if lacking := sum(columns["lacking"]):
-                return {"shard": shard, "lacking": lacking, "example": max(columns["example"])}
-            newest_ms = [seen.newest_ms for seen, _ in shard_input.observed.values()]
-            store, policy = ShardStore(files, attempt), plan.policy
-            if policy.max_live_ids is not None:
-                policy = policy.of_shard(len(job.slot_keys))
-            history = History(policy, store, epoch, max(newest_ms, default=NEVER_MS))
-            schema_bytes = shard_input.schema_bytes
-            continue
-        records = shard_input.records()
-        if plan.policy.payload is None:
-            records = replace(records, tie_rank=lambda index: np.arange(len(index)))
-        count += len(records.flags)
-        history.learn(records, start_ms)
-    assert history is not None, "each map task sends a control row to each shard"
+    by_start = groupby(rows, itemgetter(1))
+    # Control rows come first.
+    _, blobs = next(by_start)
+    control, columns = _input(job, blobs)
+    if lacking := sum(columns["lacking"]):
+        return {"shard": shard, "lacking": lacking, "example": max(columns["example"])}
+    newest_ms = [seen.newest_ms for seen, _ in control.observed.values()]
+    history, count = _history(job, shard, max(newest_ms, default=NEVER_MS)), 0
+    step = ShardInput(job.plan, job.layout, schema_bytes=control.schema_bytes)
+    for start_ms, blobs in by_start:
+        _input(job, blobs, step)
+        held = sum(head.num_rows for head in step.heads)
+        if held >= STEP_ROWS:
+            history.learn(_records(step), start_ms + job.plan.policy.bucket_ms)
+            count += held
+            step = ShardInput(job.plan, job.layout, schema_bytes=control.schema_bytes)
+    count += sum(head.num_rows for head in step.heads)
+    state = history.first_state(_records(step))
     return {
         "shard": shard,
-        "state": history.first_state().to_bytes(),
+        "state": state.to_bytes(),
         "too_old": history.too_old,
         "future": history.future,
         "rows": count,
         "lacking": 0,
         "example": "",
     }
+
+
+def _input(
+    job: HistoryPlan, blobs: Iterator[tuple[Any, ...]], into: ShardInput | None = None
+) -> tuple[ShardInput, dict[str, tuple[Any, ...]]]:
+    """Decode packed rows, and return them with their columns."""
+    columns = dict(zip(DATED_ARROW.names, zip(*blobs, strict=True), strict=True))
+    into = into or ShardInput(job.plan, job.layout)
+    into.add(columns)
+    return into, columns
+
+
+def _records(step: ShardInput) -> Records:
+    records = step.records()
+    if step.plan.policy.payload is not None:
+        return records
+    # Without payloads it does not matter which of several copies passes, and there are no bodies.
+    return replace(records, tie_rank=lambda index: np.arange(len(index)))
+
+
+def _history(job: HistoryPlan, shard: int, newest_ms: int) -> History:
+    plan, policy, context = job.plan, job.plan.policy, TaskContext.get()
+    assert context is not None, "this runs only inside a Spark task"
+    assert plan.root is not None
+    cache = LocalCache(job.query_id, plan.cache_dir, plan.cache_bytes)
+    files = ShardFiles(plan.root, cache, job.query_id, shard, plan.secret)
+    store = ShardStore(files, Attempt(0, job.call_id, context.taskAttemptId()))
+    if policy.max_live_ids is not None:
+        policy = policy.of_shard(len(job.slot_keys))
+    epoch = Epoch(
+        number=0, run_id=job.call_id, now_ms=job.now_ms, worker_now_ms=wall_clock_ms(),
+        shard=shard, hash_key=job.layout.filter_key,
+    )  # fmt: skip
+    return History(policy, store, epoch, newest_ms)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from dedup.catalog.certificate import Certificate, load_certificate
+from dedup.catalog.certificate import Certificate, has_learned, load_certificate
 from dedup.catalog.compatibility import create_or_check
 from dedup.catalog.gc.runs import list_runs
 from dedup.catalog.layout import catalog_files
@@ -123,7 +123,7 @@ def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
         check_start(plan.root, plan.start_id)
     refuse_closed(plan.root, task.query_id)
     known = load_certificate(plan.root, task.query_id)
-    if known is None and has_state:
+    if known is None and (has_state or has_learned(task.query_id)):
         raise missing_catalog(plan.root, task.query_id)
     shards = plan.shards or (known.shards if known else task.partitions)
     secret = known.secret if known else plan.secret
@@ -163,6 +163,13 @@ def of_plan(plan: Plan) -> dict[str, Any]:
 
 def missing_catalog(root: Root, query_id: str) -> CatalogError:
     """Return the error for a checkpoint whose catalog is not at the root."""
+    if has_learned(query_id):
+        return CatalogError(
+            f"Query {query_id} begins with the IDs of history, and {root.url()} does not hold "
+            "them. Point `catalog` to the catalog of the call of dedup.tools.bootstrap. If the "
+            "call was cut off, repeat it. To start without history, use another checkpoint.",
+            remedy="missing-catalog",
+        )
     return CatalogError(
         f"The catalog of this query is missing: {root.url()} has no birth certificate for query "
         f"{query_id}, but the checkpoint refers to one. Point `catalog` to its place, or restore "

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.catalog.certificate import load_certificate
+from dedup.catalog.certificate import has_learned, load_certificate
 from dedup.catalog.compatibility import check_fit
 from dedup.catalog.layout import certificate_path
 from dedup.catalog.similar_queries import similar_queries, similar_query_warning
@@ -167,7 +167,10 @@ def check_resume(df: DataFrame, options: Options, checkpoint: str) -> Finding:
         refuse_closed(root, log.query_id)
     if log is None or certificate is None:
         # The first micro-batch with records writes state and catalog. Empty ones write neither.
-        if log is not None and log.committed and has_state(df.sparkSession, checkpoint):
+        begun = log is not None and (
+            has_learned(log.query_id) or (log.committed and has_state(df.sparkSession, checkpoint))
+        )
+        if log is not None and begun:
             raise missing_catalog(root, log.query_id)
         return _first_start(root, plan, checkpoint)
     planned = replace(certificate, **of_plan(plan), shards=plan.shards or certificate.shards)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
+from dedup.catalog.certificate import has_learned, load_certificate
 from dedup.catalog.layout import catalog_files
-from dedup.catalog.successor import Successor, read_successor
 from dedup.errors import ConfigError, DataError, faults
 from dedup.spark.options import Options
-from dedup.storage.root import Root
+from dedup.storage.root import ObjectMissing, Root
 from dedup.storage.timeouts import reach
 from dedup.tools.repair.adopt import check_complete
-from dedup.tools.repair.new_checkpoint import begin, give_up, open_both, write_first
+from dedup.tools.repair.new_checkpoint import clear, give_up, name_query, write_first
+from dedup.values.parse import name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +38,7 @@ class Bootstrap:
     #: Remembered IDs, and the segments that hold them.
     ids: int
     segments: int
-    #: Rows further back than horizon and lateness before the newest, which were left out.
+    #: Rows further back than horizon and lateness before the newest. Their IDs are forgotten.
     too_old: int
     #: Rows with a time further ahead than `max_future`. They count as seen now.
     future: int
@@ -58,9 +61,8 @@ def bootstrap(
     operator
         The query's operator, as `dedup_by_id` returns it, with its `catalog`.
     history : DataFrame
-        A batch DataFrame with the columns that the operator's ID, timestamp and payload need. Rows
-        further back than horizon and lateness before the newest are left out. Without the option
-        `timestamp` all rows count as seen now.
+        A batch DataFrame with the columns that the operator's ID, timestamp and payload need.
+        Without the option `timestamp` all rows count as seen now.
     checkpoint : path
         Empty or new folder, or the folder of a call that was cut off. Start the query with it.
 
@@ -69,29 +71,38 @@ def bootstrap(
     ConfigError
         If the operator, the session or `history` cannot work, or the folder is in use.
     DataError
-        If rows have no ID or no time.
+        If rows have no ID or no time. The folder is then empty again, unless an earlier call for
+        it was cut off.
     CatalogError
         If the storage fails.
     """
     from dedup.spark.driver.history import learn, prepare_history
 
-    options = operator.options
-    if not isinstance(options, Options):
-        raise ConfigError("bootstrap needs the operator that dedup_by_id returns.")
+    options = getattr(operator, "options", None)
+    if not isinstance(options, Options) or not hasattr(history, "sparkSession"):
+        raise ConfigError("bootstrap needs the operator that dedup_by_id returns, and a DataFrame.")
+    root, target = options.root, Root(checkpoint)
+    if root is not None and f"{root.url()}/".startswith(f"{target.url().rstrip('/')}/"):
+        raise ConfigError(f"catalog={root.url()} is inside the checkpoint {target.url()}.")
     frame, plan = prepare_history(history, options)
-    root, target = plan.root, Root(checkpoint)
     assert root is not None, "prepare_history has checked it"
-    query_id = _unfinished(root, target) or str(uuid4())
-    place = target.url()
-    begin(root, target, Successor(query_id, root.url(), place, place, rebuilt=False))
+    earlier = _unfinished(root, target)
+    query_id = earlier or str(UUID(int=uuid4().int & ~(0xF << 76) | 8 << 76))
+    clear(root, target, query_id)
+    # From now on a start with the checkpoint needs the certificate, which is written last.
+    name_query(target, query_id)
     faults.point("bootstrap.begun")
     try:
+        _check_seen(frame, target)
         learned = learn(frame, plan, query_id)
-    except DataError:
-        give_up(root, target, query_id)
+    except (ConfigError, DataError):
+        if earlier is None and load_certificate(root, query_id) is None:
+            give_up(root, target, query_id)
         raise
     states = learned.states
     files = catalog_files(root, query_id)
+    if load_certificate(root, query_id) is not None:
+        raise ConfigError(f"Another call has made {target.url()} meanwhile. Start the query.")
     check_complete(root, query_id, files, dict(enumerate(states)))
     # Tasks that failed or ran twice have left others. No lineage would ever hold their run.
     named = {(shard, name) for shard, state in enumerate(states) for name in state.manifest.names()}
@@ -102,11 +113,9 @@ def bootstrap(
     faults.point("bootstrap.learned")
     write_first(root, learned.certificate, states)
     faults.point("bootstrap.written")
-    open_both(root, query_id)
-    faults.point("bootstrap.opened")
     return Bootstrap(
         root=root.url(),
-        checkpoint=place,
+        checkpoint=target.url(),
         query_id=query_id,
         shards=len(states),
         rows=learned.rows,
@@ -123,13 +132,28 @@ def _unfinished(root: Root, checkpoint: Root) -> str | None:
     Raises ConfigError if the checkpoint is in use.
     """
     files = reach(checkpoint, checkpoint.list)
-    for query_id in root.folders():
-        left = read_successor(root, query_id)
-        if left is not None and left.is_bootstrap and left.checkpoint == checkpoint.url():
-            return query_id
-    if files:
+    if not files:
+        return None
+    if not any(file.name.startswith("commits/") for file in files):
+        with suppress(ObjectMissing, ValueError, KeyError, TypeError):
+            query_id = checkpoint.read("metadata", lambda data: name(json.loads(data)["id"]))
+            if has_learned(query_id) and load_certificate(root, query_id) is None:
+                return query_id
+    raise ConfigError(
+        f"{checkpoint.url()} is not empty. Give a new folder for the checkpoint. If an earlier "
+        "call has made it, start the query."
+    )
+
+
+def _check_seen(frame: DataFrame, checkpoint: Root) -> None:
+    """Raise ConfigError if Spark looks for a local checkpoint in another file system."""
+    place = checkpoint.url()
+    if "://" in place:
+        return
+    try:
+        frame.sparkSession.read.text(f"{place}/metadata").first()
+    except Exception as error:
         raise ConfigError(
-            f"{checkpoint.url()} is not empty. Give a new folder for the checkpoint. If an earlier "
-            "call has made it, start the query."
-        )
-    return None
+            f"Spark does not see {place}/metadata on this machine. Give the checkpoint as a URI "
+            "with the scheme of its file system, such as file:// or hdfs://."
+        ) from error

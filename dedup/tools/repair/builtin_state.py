@@ -93,7 +93,9 @@ def builtin_state(
         )
     keys = state.schema["key"].dataType
     assert isinstance(keys, T.StructType)
-    timed = any(isinstance(field.dataType, T.TimestampType) for field in keys.fields)
+    timed = any(
+        isinstance(field.dataType, (T.TimestampType, T.TimestampNTZType)) for field in keys.fields
+    )
     if own[0][1] == _WITHIN:
         if delay is None or at is not None:
             raise ConfigError(

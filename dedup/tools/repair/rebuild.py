@@ -33,7 +33,7 @@ from dedup.storage.root import Root
 from dedup.storage.timeouts import reach
 from dedup.tools.repair.adopt import check_complete
 from dedup.tools.repair.id_text import id_keys
-from dedup.tools.repair.new_checkpoint import begin, give_up, open_both, write_first
+from dedup.tools.repair.new_checkpoint import clear, give_up, name_query, write_first
 from dedup.tools.repair.opening import (
     Where,
     checkpoint_place,
@@ -167,7 +167,10 @@ def rebuild(
     # They spread evenly over as many partitions, a quarter, half, twice and four times as many.
     keys_of_slots = slot_keys(count, 4 * count, frozenset(old.slot_keys))
     certificate = replace(old, shards=count, slot_keys=keys_of_slots, birth_batch=0)
-    begin(new, target, opening)
+    # Until all is written, a start with the new checkpoint finds the query, and this document.
+    clear(new, target, query_id)
+    write_successor(new, opening)
+    name_query(target, query_id)
     faults.point("rebuild.begun")
     try:
         made, work = _written(root, new, old, certificate, states, keys)
@@ -187,7 +190,7 @@ def rebuild(
             raise
     write_successor(root, replace(successor, epoch=epoch))
     faults.point("rebuild.checked")
-    open_both(new, query_id)
+    new.delete([successor_path(query_id)])
     faults.point("rebuild.opened")
     return Rebuilding(
         root=new.url(),
