@@ -670,7 +670,7 @@ MUTANTS = (
         "spark/executor/pack.py",
         "        if bucket_ms:\n",
         "        if bucket_ms < 0:\n",
-        BOOTSTRAP + "the_query_judges_as_if_it_had_received_history_in_order",
+        BOOTSTRAP + "a_shard_learns_many_rows_bucket_by_bucket",
     ),
     _mutant(
         "a query starts while its history is learned",

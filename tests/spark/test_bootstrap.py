@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import dedup_by_id, dedup_by_sequence, record_id, time_from_id
 from dedup.errors import CatalogError, ConfigError, DataError, cause, faults
+from dedup.spark.executor.history import STEP_ROWS
 from dedup.testing import faults as armed
 from dedup.tools import bootstrap, builtin_state, verify
 from dedup.tools.repair.bootstrap import Bootstrap
@@ -81,6 +82,14 @@ def test_the_query_judges_as_if_it_had_received_history_in_order(
     assert verify(new.catalog, query=done.query_id).ok
     live = [given[7].filter(pa.compute.greater(given[7]["at"], 500)), *given[8:]]
     FreshClocks(*given[:8]).check(live, fed(new, *live))
+
+
+def test_a_shard_learns_many_rows_bucket_by_bucket(spark: SparkSession, tmp_path: Path) -> None:
+    given = tables(6, rows=40_000)
+    options = {name: OPTIONS[name] for name in ("timestamp", "horizon", "lateness", "verdict")}
+    new = Query(spark, tmp_path, options | {"shards": 1, "bucket_length": "60 seconds"})
+    assert learned(new, *given[:5]).rows > 2 * STEP_ROWS
+    FreshClocks(*given[:5]).check(given[5:], fed(new, given[5]))
 
 
 #: ID and options, as functions, because a column needs a session.

@@ -48,9 +48,11 @@ class FileQuery:
     def add(self, rows: Sequence[dict[str, Any]] | pa.Table) -> None:
         """Add a file, which becomes its own micro-batch."""
         table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows))
-        path = self.input / f"{self.files:06d}.parquet"
+        # A query that runs must see neither a part of the file nor another time.
+        path = self.input / f".{self.files:06d}.parquet"
         pq.write_table(table, path)
         os.utime(path, (self.files, self.files))  # Spark reads the oldest first
+        path.rename(path.with_name(path.name[1:]))
         self.files += 1
 
     def numbers(self, *ranges: Iterable[int]) -> None:
