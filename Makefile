@@ -133,6 +133,8 @@ bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, 
 	@$(PY) -m benchmarks.cores
 	@$(PY) -m benchmarks.partitions
 	@$(PY) -m benchmarks.rebuild
+	@$(PY) -m benchmarks.bootstrap --live 3 30 100
+	@$(PY) -m benchmarks.cap
 	@$(PY) -m benchmarks.filter_state
 	@$(PY) -m benchmarks.simulate check
 	@$(PY) -m benchmarks.simulate plan --shards 256

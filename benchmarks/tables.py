@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bootstrap import ratios as of_operator
 from benchmarks.partitions import change, cost
 from benchmarks.rebuild import ratios
 from benchmarks.results import FOLDER, median
@@ -222,6 +223,18 @@ def rebuilt() -> str:
     return rows([*head, "micro-batch against born with 32", "bytes against before"], lines)
 
 
+def bootstrapped() -> str:
+    """What starting a query from history takes."""
+    lines = []
+    for each in result("bootstrap")["sizes"].values():
+        took, memory = of_operator(each)
+        seconds, peak = each["took_s"], each["peak_bytes"] / 1e6
+        rows_read = f"{each['rows'] / 1e6:.0f} M"
+        lines.append([rows_read, f"{seconds:.1f} s ({took:.2f})", f"{peak:.0f} MB ({memory:.2f})"])
+    head = ["rows of history", "`bootstrap` (against the operator over the same rows)"]
+    return rows([*head, "peak memory of Python workers (against the operator)"], lines)
+
+
 def shards() -> str:
     """What more shards than partitions cost."""
     found = result("partitions")
@@ -273,6 +286,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "rescaled": rescaled,
     "shards": shards,
     "rebuilt": rebuilt,
+    "bootstrapped": bootstrapped,
 }
 _TABLE = re.compile(r"(<!-- table ([\w-]+) -->\n)((?:\n?\|[^\n]*\n)*)")
 

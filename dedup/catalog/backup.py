@@ -21,7 +21,7 @@ from dedup.storage.document import from_document, to_document
 from dedup.storage.root import ObjectMissing, Root
 from dedup.values.parse import count, name, record
 
-#: The first format, and that of a state which forgets IDs early.
+#: The first format, and the format of a state that forgets IDs early.
 BACKUP_FORMAT, CAPPED_BACKUP_FORMAT = 1, 2
 
 

@@ -26,7 +26,7 @@ PART_RECORDS = 1 << 18
 class History:
     """What a shard has learned so far.
 
-    The engine judges the records as in micro-batches of whole buckets, by one clock.
+    The engine judges the records as in micro-batches of one slice of time each, by one clock.
     """
 
     policy: Policy
@@ -58,10 +58,7 @@ class History:
         )
 
     def learn(self, records: Records, end_ms: int) -> None:
-        """Remember the records of one or several buckets, the last of which ends at `end_ms`.
-
-        All records of these buckets are given at once. Older buckets come first.
-        """
+        """Remember all records of a slice of time, after the older slices. It ends at `end_ms`."""
         self._learn(records, min(end_ms, self.newest_ms))
 
     def first_state(self, records: Records) -> ShardState:

@@ -79,7 +79,7 @@ class Policy:
     #: Name of the set of columns to compare between copies of a record, or None.
     payload: str | None = None
     #: Number of live IDs of all shards, or with `of_shard` of one, beyond which the oldest buckets
-    #: are forgotten early. None if there is no such number.
+    #: are forgotten early. None: without a limit.
     max_live_ids: int | None = None
 
     def of_shard(self, shards: int) -> Policy:

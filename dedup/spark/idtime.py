@@ -15,7 +15,7 @@ from dedup.kernel.arrays import BOOL, I64, U8, U64
 
 #: First bytes of the keys of texts (see `dedup.spark.id_encoding`).
 _TEXT_TAG, _UUID_TAG = 0, 1
-#: Marks bytes that are no digit of an alphabet.
+#: Marks bytes that do not occur in an alphabet.
 _NO_DIGIT = 255
 #: Times of decoded IDs, and which IDs have another form.
 _Decoded = tuple[I64, BOOL]

@@ -8,6 +8,8 @@ import sys
 import uuid
 import warnings
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -54,6 +56,17 @@ def setting(spark: SparkSession, name: str, default: str) -> str:
     except Exception:  # Connect and classic raise different classes
         return default
     return default if value is None else str(value)
+
+
+@contextmanager
+def changed_setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Give a session another setting for a while."""
+    before = spark.conf.get(name, None)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.unset(name) if before is None else spark.conf.set(name, before)
 
 
 def time_zone(spark: SparkSession) -> str:

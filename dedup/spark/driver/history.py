@@ -35,6 +35,8 @@ from dedup.spark.options import Options
 from dedup.spark.plan import Plan
 from dedup.values.duration import counted
 
+_ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+
 
 @dataclass(frozen=True, slots=True)
 class Learned:
@@ -90,7 +92,7 @@ def prepare_history(history: DataFrame, options: Options) -> tuple[DataFrame, Pl
 
 
 def _needed(history: DataFrame, options: Options) -> Options:
-    """Return the options that say what an ID, a time and a payload is, without the others."""
+    """Return the options that define ID, time and payload, without the others."""
     changes: dict[str, Any] = {"verdict": None}
     if options.check_payload is False:
         changes |= {"source_partition": (), "order_by": ()}
@@ -128,14 +130,17 @@ def learn(frame: DataFrame, plan: Plan, query_id: str) -> Learned:
 
     packed = frame.mapInArrow(pack_rows, from_arrow_schema(DATED_ARROW))
     in_order = packed.repartition(partitions, "shard").sortWithinPartitions("shard", "start_ms")
+    learned = in_order.mapInArrow(learn_rows, from_arrow_schema(LEARNED_ARROW))
     try:
-        rows = in_order.mapInArrow(learn_rows, from_arrow_schema(LEARNED_ARROW)).collect()
+        # Otherwise a task may get all its rows at once. Spark 3.5 does not know this setting.
+        with checks.changed_setting(spark, _ARROW_BYTES, "16m"):
+            rows = learned.collect()
     except Exception as error:
         found = cause(error)
         if found is not None and found.remedy == "large-micro-batch":
             raise ConfigError(
-                "The rows of one bucket and shard exceed max_shard_batch_bytes. Use more `shards` "
-                "or a shorter `bucket_length`, or raise it."
+                "A shard's rows of a quarter of a bucket exceed max_shard_batch_bytes. Use more "
+                "`shards` or a shorter `bucket_length`, or raise it."
             ) from None
         raise found or error from None
     lacking = max((row["lacking"] for row in rows), default=0)

@@ -1,7 +1,7 @@
 """Two passes over history, for the state with which a new query starts.
 
-The first pass packs the rows into blobs of one shard and bucket. Spark sorts the blobs, and the
-second pass lets each shard learn them in order of time. Both passes belong to one batch job.
+The first pass packs the rows into blobs of one shard and slice of time. Spark sorts the blobs, and
+the second pass lets each shard learn them in order of time. Both passes belong to one batch job.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dedup.spark.executor.worker_memory import freeze_gc, release_memory
 from dedup.spark.machine import wall_clock_ms
 from dedup.spark.plan import Plan
 
-#: Packed rows, each with the start of its bucket, or NEVER_MS in a control row. A control row also
+#: Packed rows, each with the start of its slice, or NEVER_MS in a control row. A control row also
 #: has the number of rows without ID or time in its task, and a sentence that identifies one.
 DATED_ARROW = pa.schema(
     [
@@ -56,8 +56,10 @@ LEARNED_ARROW = pa.schema(
         ("example", pa.string()),
     ]
 )
-#: A shard learns about as many rows at a time, which are all rows of one bucket or several.
+#: A shard learns about as many rows at a time, which are all rows of one slice of time or several.
 STEP_ROWS = 1 << 16
+#: Slices of a bucket. A shard holds all rows of a slice in memory.
+_SLICES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,11 @@ class HistoryPlan:
     #: ID of the call on the driver, and its time.
     call_id: str
     now_ms: int
+
+    @property
+    def slice_ms(self) -> int:
+        policy = self.plan.policy
+        return max(1, policy.bucket_ms // _SLICES) if policy.event_time else 0
 
     @property
     def layout(self) -> Layout:
@@ -98,18 +105,18 @@ def pack_history(job: HistoryPlan, batches: Iterator[pa.RecordBatch]) -> Iterato
 
 
 def _dated(job: HistoryPlan, packer: Packer, flushes: int) -> Iterator[pa.RecordBatch]:
-    """Yield the packed rows, each with the start of its bucket.
+    """Yield the packed rows, each with the start of its slice of time.
 
     Without timestamps any order will do, as long as few rows have the same number.
     """
-    schema, policy = wire.head_schema(job.plan), job.plan.policy
+    schema, slice_ms = wire.head_schema(job.plan), job.slice_ms
     context = TaskContext.get()
     assert context is not None, "this runs only inside a Spark task"
-    for blob in packer.flush(policy.bucket_ms if policy.event_time else 0):
+    for blob in packer.flush(slice_ms):
         start_ms = (context.partitionId() << 32) + flushes
-        if policy.event_time:
+        if slice_ms:
             head = wire.read_batch(blob.column("head")[0].as_buffer(), schema)
-            start_ms = head.column("time_ms")[0].as_py() // policy.bucket_ms * policy.bucket_ms
+            start_ms = head.column("time_ms")[0].as_py() // slice_ms * slice_ms
         yield _with_start(blob, [start_ms], [None], [None])
 
 
@@ -150,7 +157,7 @@ def _learned(job: HistoryPlan, shard: int, rows: Iterator[tuple[Any, ...]]) -> d
         _input(job, blobs, step)
         held = sum(head.num_rows for head in step.heads)
         if held >= STEP_ROWS:
-            history.learn(_records(step), start_ms + job.plan.policy.bucket_ms)
+            history.learn(_records(step), start_ms + job.slice_ms)
             count += held
             step = ShardInput(job.plan, job.layout, schema_bytes=control.schema_bytes)
     count += sum(head.num_rows for head in step.heads)
@@ -180,7 +187,7 @@ def _records(step: ShardInput) -> Records:
     records = step.records()
     if step.plan.policy.payload is not None:
         return records
-    # Without payloads it does not matter which of several copies passes, and there are no bodies.
+    # Without payloads it does not matter which of several copies passes, and bodies are empty.
     return replace(records, tie_rank=lambda index: np.arange(len(index)))
 
 

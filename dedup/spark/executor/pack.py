@@ -157,10 +157,10 @@ class Packer:
         self.rows += batch.num_rows
         self.nbytes += body.nbytes + ids.keys.nbytes + self.heads[-1].nbytes
 
-    def flush(self, bucket_ms: int = 0) -> Iterator[pa.RecordBatch]:
+    def flush(self, slice_ms: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield the buffered rows, one or more blobs per shard, and clear the buffer.
 
-        With `bucket_ms`, all rows of a blob belong to one bucket of this length.
+        With `slice_ms`, all rows of a blob belong to one slice of time of this length.
         """
         if not self.rows:
             return
@@ -168,9 +168,9 @@ class Packer:
         keys = Keys.concat(self.keys)
         shards = np.concatenate(self.shards)
         count = len(self.layout.slot_keys)
-        if bucket_ms:
-            buckets = np.floor_divide(head.column("time_ms").to_numpy(), bucket_ms)
-            shards += count * np.unique(buckets, return_inverse=True)[1]
+        if slice_ms:
+            slices = np.floor_divide(head.column("time_ms").to_numpy(), slice_ms)
+            shards += count * np.unique(slices, return_inverse=True)[1]
         sizes = np.bincount(shards, minlength=count)
         # Use the narrowest type: numpy sorts 8 and 16 bits by radix.
         order = np.argsort(shards.astype(np.min_scalar_type(len(sizes))), kind="stable")

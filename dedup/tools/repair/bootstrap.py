@@ -102,7 +102,9 @@ def bootstrap(
     states = learned.states
     files = catalog_files(root, query_id)
     if load_certificate(root, query_id) is not None:
-        raise ConfigError(f"Another call has made {target.url()} meanwhile. Start the query.")
+        raise ConfigError(
+            f"Another call has made {target.url()} at the same time. Start the query."
+        )
     check_complete(root, query_id, files, dict(enumerate(states)))
     # Tasks that failed or ran twice have left others. No lineage would ever hold their run.
     named = {(shard, name) for shard, state in enumerate(states) for name in state.manifest.names()}

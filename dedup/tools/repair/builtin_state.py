@@ -50,7 +50,7 @@ def builtin_state(
         state holds when an ID expires: its time is that minus the delay.
     at : datetime, optional
         Time for all IDs. `dropDuplicates` remembers a time only if a column with times is one of
-        those that it compares. Needed if there is none.
+        those that it compares. Needed if it compares no such column.
     timestamp : str
         Name of the column for these times.
 

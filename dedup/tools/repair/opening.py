@@ -227,15 +227,13 @@ def operator_number(spark: SparkSession, checkpoint: str) -> int | None:
 @contextmanager
 def in_format_of(spark: SparkSession, checkpoint: str) -> Iterator[None]:
     """Let a session read and write state in the format of a checkpoint, for a while."""
+    from dedup.spark.driver.checks import changed_setting
+
     commits = log_entries(spark, checkpoint, "commits")
     # Without a commit there is no state in any format.
     version, _, _ = commits.get(max(commits, default=-1), "v1").partition("\n")
-    before = spark.conf.get(_FORMAT, None)
-    spark.conf.set(_FORMAT, version.removeprefix("v"))
-    try:
+    with changed_setting(spark, _FORMAT, version.removeprefix("v")):
         yield
-    finally:
-        spark.conf.unset(_FORMAT) if before is None else spark.conf.set(_FORMAT, before)
 
 
 def log_entries(spark: SparkSession, checkpoint: str, log: str) -> dict[int, str]:
