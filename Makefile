@@ -76,7 +76,8 @@ test: java $(VENV)/.ready-test ## run the tests (twenty minutes on two idle core
 
 # What touches Spark, pandas and pyarrow: the rule, types, formats on disk, restarts, a run of the command.
 TESTS_4.0 := $(patsubst %,tests/spark/test_operator_%.py,semantics types restart) tests/spark/test_golden.py \
-	tests/spark/test_rebuild.py::test_queries_judge_as_one_query_that_was_never_rebuilt
+	tests/spark/test_rebuild.py::test_queries_judge_as_one_query_that_was_never_rebuilt \
+	tests/spark/test_bootstrap.py::test_the_query_judges_as_if_it_had_received_history_in_order
 TESTS_3.5 := $(TESTS_4.0) $(patsubst %,tests/spark/test_%.py,operator_pack operator_checks sequence_operator files record_id values \
 	cli_order cli_tune cli_check dedup_folder side_effects) tests/spark/test_cli_run.py::test_input_of_every_format_is_deduplicated \
 	$(patsubst %,tests/unit/test_%.py,daemon keycolumn keys rowhash sources files_scan files_write catalog_root \

@@ -25,6 +25,7 @@ from dedup.spark.executor.history import STEP_ROWS
 from dedup.testing import faults as armed
 from dedup.tools import bootstrap, builtin_state, verify
 from dedup.tools.repair.bootstrap import Bootstrap
+from tests.support.needs import needs_spark_4
 from tests.support.object_store import ObjectStore
 from tests.support.oracle import Oracle
 from tests.support.pages import ORDERS, PACKAGE, snippets
@@ -322,7 +323,7 @@ def test_what_cannot_be_learned_is_rejected_before_anything_is_written(
     rejected("is a stream", rows=new.source())
     rejected("is not empty", checkpoint=tmp_path / "x" / "history")
     rejected("no such column", rows=history.drop("ts"))
-    random_id = dedup_by_id(F.uuid(), horizon="1 day", catalog=str(new.catalog))
+    random_id = dedup_by_id(F.expr("uuid()"), horizon="1 day", catalog=str(new.catalog))
     rejected("is not the same when", random_id)
     sequence = dedup_by_sequence("id", "n", expire_after="1 day")
     rejected("the operator that dedup_by_id returns", sequence)
@@ -362,6 +363,7 @@ def of_spark(spark: SparkSession, folder: Path, *given: pa.Table, **how: Any) ->
     return collected(unique, source.checkpoint)
 
 
+@needs_spark_4
 @pytest.mark.parametrize("store", [{}, *STORES.values()], ids=["default", *STORES])
 def test_no_id_passes_again_after_spark_s_operator_with_a_watermark(
     spark: SparkSession, tmp_path: Path, store: dict[str, str]
@@ -385,6 +387,7 @@ def test_no_id_passes_again_after_spark_s_operator_with_a_watermark(
     )
 
 
+@needs_spark_4
 def test_what_drop_duplicates_remembers_gets_a_time(spark: SparkSession, tmp_path: Path) -> None:
     given = records(["a@1", "b@2", "a@3"])
     of_spark(spark, tmp_path / "ids", given, columns=["id"])
@@ -443,6 +446,7 @@ for checkpoint in ("checkpoint", "new-checkpoint"):
 """
 
 
+@needs_spark_4
 def test_the_page_s_examples_run(tmp_path: Path) -> None:
     page = snippets("spark/README.md")
     parts = [text for text in page if "bootstrap" in text or "builtin_state" in text]
