@@ -178,6 +178,8 @@ def sentences(body: dict[str, Any]) -> Iterator[str]:
     else:
         as_of = "as adopted" if body["as_of"] < 0 else f"as of micro-batch {body['as_of']}"
         yield f"  GC watermark {body['gc_watermark'] or 'not set yet'}, {as_of}"
+    if before := body["forgotten_before"]:
+        yield f"  times before {before} were forgotten early, because of max_live_ids"
 
 
 def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[str]:

@@ -88,6 +88,18 @@ def test_explain_names_the_earlier_expiry_of_stable_timestamps(
     assert ("with late='drop': the late watermark" in text) == stable
 
 
+def test_explain_says_which_ids_were_forgotten_early(query: QueryDriver) -> None:
+    told = []
+    for later_ms in (0, 1000):
+        states = {
+            shard: replace(state, capped_before_ms=state.clocks.gc_watermark_ms + later_ms)
+            for shard, state in query.states().items()
+        }
+        snapshot = Snapshot(QUERY, states, wall_clock_ms())
+        told.append("\n".join(sentences(explain(query.root, ["x"], snapshot).to_json())))
+    assert ["were forgotten early" in text for text in told] == [False, True]
+
+
 def test_vacuum_keeps_files_written_after_the_checkpoint_was_read(query: QueryDriver) -> None:
     """A snapshot that is two days old does not name the files that the query wrote since."""
     before = replace(known(query), read_ms=wall_clock_ms() - 2 * DAY_MS)

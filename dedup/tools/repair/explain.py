@@ -61,6 +61,8 @@ class Explanation:
     #: Watermarks of the ID's shard, or None if the shard has none yet.
     gc_watermark_ms: int | None
     late_watermark_ms: int | None
+    #: IDs of times before this were forgotten early, by `max_live_ids`. None if it has no effect.
+    forgotten_before_ms: int | None = None
 
     @property
     def status(self) -> Literal["remembered", "not remembered", "cannot tell"]:
@@ -89,6 +91,7 @@ class Explanation:
             ],
             "gc_watermark": _time(self.gc_watermark_ms),
             "late_watermark": _time(self.late_watermark_ms),
+            "forgotten_before": _time(self.forgotten_before_ms),
         }
 
 
@@ -153,6 +156,7 @@ def explain(
         seen=tuple(sorted(seen, key=lambda sighting: sighting.time_ms)),
         gc_watermark_ms=None if state is None else known_ms(state.clocks.gc_watermark_ms),
         late_watermark_ms=None if state is None else known_ms(state.clocks.late_watermark_ms),
+        forgotten_before_ms=state.capped_before_ms if state and state.is_capped else None,
     )
 
 
