@@ -25,6 +25,7 @@ from dedup.spark.executor.history import STEP_ROWS
 from dedup.testing import faults as armed
 from dedup.tools import bootstrap, builtin_state, verify
 from dedup.tools.repair.bootstrap import Bootstrap
+from tests.support.cut import cut_at
 from tests.support.needs import needs_spark_4
 from tests.support.object_store import ObjectStore
 from tests.support.oracle import Oracle
@@ -33,10 +34,6 @@ from tests.support.processes import python, run_python
 from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, tables
 from tests.support.spark_query import ARROW, BASE, Query, Run, collected, forget_commits, records
 from tests.support.state_stores import STORES, configured
-
-
-class Cut(BaseException):
-    """The call ends here, as if its process had died."""
 
 
 def operator_of(query: Query, **options: Any) -> Any:
@@ -159,17 +156,6 @@ def told(run: Run) -> list[Counter[tuple[str, str]]]:
 STEPS = ["bootstrap.begun", "bootstrap.learned", "bootstrap.written"]
 
 
-def cut_off(monkeypatch: pytest.MonkeyPatch, step: str, query: Query, *given: pa.Table) -> None:
-    def cut(name: str, path: object = None) -> None:
-        if name == step:
-            raise Cut
-
-    with monkeypatch.context() as patch:
-        patch.setattr(faults, "point", cut)
-        with pytest.raises(Cut):
-            learned(query, *given)
-
-
 def assert_closed(query: Query) -> None:
     with pytest.raises(StreamingQueryException) as failed:
         query.run()
@@ -185,7 +171,8 @@ def test_nothing_starts_before_all_is_done_and_the_call_can_be_repeated(
 ) -> None:
     given = tables(4, rows=200)
     new = Query(spark, tmp_path, OPTIONS | {"shards": 2})
-    cut_off(monkeypatch, step, new, *given[:3])
+    with cut_at(monkeypatch, step):
+        learned(new, *given[:3])
     if step == "bootstrap.written":
         with pytest.raises(ConfigError, match="is not empty"):
             learned(new, *given[:3])
@@ -213,7 +200,8 @@ def test_a_call_that_was_cut_off_stays_closed_however_it_is_repeated(
     """With another spelling, with rows that are rejected, and with another catalog."""
     given = tables(3, rows=100)
     new = Query(spark, tmp_path, OPTIONS | {"shards": 2})
-    cut_off(monkeypatch, "bootstrap.learned", new, *given[:2])
+    with cut_at(monkeypatch, "bootstrap.learned"):
+        learned(new, *given[:2])
     lacking = frame_of(Query(spark, tmp_path / "x", {}), records(["a@1", "-@2"]))
     with pytest.raises(DataError, match="without an ID or a time"):
         bootstrap(operator_of(new), lacking, new.checkpoint)

@@ -20,6 +20,7 @@ from dedup.testing import faults as armed
 from dedup.tools import rebuild, reopen, verify
 from dedup.tools.repair import opening
 from dedup.tools.repair.id_text import id_key
+from tests.support.cut import cut_at
 from tests.support.object_store import ObjectStore
 from tests.support.oracle import Oracle
 from tests.support.processes import dedup
@@ -28,10 +29,6 @@ from tests.support.spark_query import Query, Run, forget_commits
 from tests.support.state_stores import ROCKSDB, configured
 
 PARTITIONS = "spark.sql.shuffle.partitions"
-
-
-class Cut(BaseException):
-    """The call ends here, as if its process had died."""
 
 
 def successor(old: Query, folder: str, **options: Any) -> Query:
@@ -127,15 +124,8 @@ def cut_off(
     monkeypatch: pytest.MonkeyPatch, step: str, old: Query, folder: str, **options: Any
 ) -> None:
     """Rebuild a query, and end the call at a step."""
-
-    def cut(name: str, path: object = None) -> None:
-        if name == step:
-            raise Cut
-
-    with monkeypatch.context() as patch:
-        patch.setattr(faults, "point", cut)
-        with pytest.raises(Cut):
-            moved(old, folder, **options)
+    with cut_at(monkeypatch, step):
+        moved(old, folder, **options)
 
 
 def test_damage_that_a_repeated_call_finds_opens_no_query(
