@@ -70,6 +70,8 @@ ADOPT = "unit/test_catalog_adopt.py"
 RESHARDING = "unit/test_core_resharding.py"
 RESCALE = "spark/test_rescale.py::test_"
 HISTORY = "unit/test_core_history.py"
+CAP = "unit/test_core_cap.py"
+ID_TIME = "unit/test_spark_idtime.py"
 BOOTSTRAP = "spark/test_bootstrap.py::test_"
 
 _BELIEVES = (
@@ -685,6 +687,48 @@ MUTANTS = (
         "if lacks.any():",
         "if False:",
         BOOTSTRAP + "what_cannot_be_learned_is_rejected_before_anything_is_written",
+    ),
+    _mutant(
+        "a cap forgets buckets that records can enter",
+        "core/upkeep.py",
+        "if excess <= 0 or end_ms > state.clocks.late_watermark_ms:",
+        "if excess <= 0:",
+        CAP,
+    ),
+    _mutant(
+        "a horizon that is shorter is reported whole",
+        "core/state.py",
+        "return max(horizon_ms - kept_ms, 0)",
+        "return 0",
+        CAP,
+    ),
+    _mutant(
+        "a state row does not hold which IDs were forgotten early",
+        "core/state.py",
+        '{"capped_before_ms": self.capped_before_ms} if self.is_capped else {}',
+        "{}",
+        CAP,
+    ),
+    _mutant(
+        "a shorter horizon lasts for ever",
+        "core/state.py",
+        "self.capped_before_ms > max(self.clocks.gc_watermark_ms, NEVER_MS)",
+        "self.capped_before_ms > NEVER_MS",
+        CAP,
+    ),
+    _mutant(
+        "a ULID overflows",
+        "spark/idtime.py",
+        "digits[:, 0] > 7",
+        "digits[:, 0] > 8",
+        ID_TIME,
+    ),
+    _mutant(
+        "the time in a KSUID is rounded",
+        "spark/idtime.py",
+        "np.rint(seconds)) < 1e-5)",
+        "np.rint(seconds)) < 0)",
+        ID_TIME,
     ),
     _mutant(
         "a damaged successor does not close a query",
