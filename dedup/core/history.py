@@ -77,17 +77,24 @@ class History:
             starts, counts = np.unique(records.times_ms // length_ms, return_counts=True)
             ends_ms = ((starts + 1) * length_ms).tolist()
             self._rows.update(dict(zip(ends_ms, counts.tolist(), strict=True)))
-        data, offsets = records.keys.data, records.keys.offsets
-        parts = 1 + len(records.flags) // PART_RECORDS
-        part_of = kernel.hash64(data, offsets, self.epoch.hash_key) % np.uint64(parts)
-        for part in range(parts):
-            own = records if parts == 1 else _part(records, np.flatnonzero(part_of == part))
-            advances = self.policy.event_time and part == parts - 1
+        parts = _parts(records, self.epoch.hash_key)
+        for number, own in enumerate(parts, 1):
+            advances = self.policy.event_time and number == len(parts)
             own = replace(own, observed={"": Observed(clock_ms, 1)} if advances else {})
             outcome = process(self.state, own, self.policy, self.store, self.epoch)
             self.state = outcome.state
             self.future += outcome.counts["future"]
             self.epoch = replace(self.epoch, number=self.epoch.number + 1)
+
+
+def _parts(records: Records, hash_key: bytes) -> list[Records]:
+    """Divide records by their IDs, so that all copies of an ID are in one part."""
+    count = 1 + len(records.flags) // PART_RECORDS
+    if count == 1:
+        return [records]
+    hashes = kernel.hash64(records.keys.data, records.keys.offsets, hash_key)
+    part_of = hashes % np.uint64(count)
+    return [_part(records, np.flatnonzero(part_of == part)) for part in range(count)]
 
 
 def _part(records: Records, index: I64) -> Records:

@@ -84,7 +84,9 @@ class Policy:
 
     def of_shard(self, shards: int) -> Policy:
         """Return the policy of one of several shards, with its share of the live IDs."""
-        return replace(self, max_live_ids=-(-(self.max_live_ids or 0) // shards))
+        if self.max_live_ids is None:
+            return self
+        return replace(self, max_live_ids=-(-self.max_live_ids // shards))
 
     @property
     def forgets_at_late(self) -> bool:

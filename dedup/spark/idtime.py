@@ -178,14 +178,12 @@ def _ksuid(digits: U8) -> _Decoded:
         for digit in digits[row].tolist():
             number = number * 62 + digit
         seconds[row] = number >> 128
-    too_large = seconds >= 2**32
-    return (np.where(too_large, 0, seconds).astype(np.int64) + _KSUID_EPOCH_S) * 1000, too_large
+    return (seconds.astype(np.int64) + _KSUID_EPOCH_S) * 1000, seconds >= 2**32
 
 
 def _decimal(digits: U8) -> _Decoded:
     number = _number(digits, 10)
-    too_large = number >= 1 << 63
-    return np.where(too_large, 0, number).astype(np.int64), too_large
+    return number.astype(np.int64), number >= 1 << 63
 
 
 def _integer(rows: U8) -> _Decoded:

@@ -663,7 +663,7 @@ MUTANTS = (
     _mutant(
         "a part of a slice of time is late for the next part",
         "core/history.py",
-        "advances = self.policy.event_time and part == parts - 1",
+        "advances = self.policy.event_time and number == len(parts)",
         "advances = self.policy.event_time",
         HISTORY,
     ),
@@ -710,7 +710,7 @@ MUTANTS = (
         CAP,
     ),
     _mutant(
-        "a shorter horizon lasts for ever",
+        "a shorter horizon never ends",
         "core/state.py",
         "self.capped_before_ms > max(self.clocks.gc_watermark_ms, NEVER_MS)",
         "self.capped_before_ms > NEVER_MS",

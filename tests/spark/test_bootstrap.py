@@ -216,7 +216,7 @@ def test_a_call_that_was_cut_off_stays_closed_however_it_is_repeated(
 def test_of_two_calls_at_once_the_later_one_stops(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The query of the other call has run meanwhile, and continues."""
+    """The query of the other call has run in the meantime, and continues."""
     given = tables(4, rows=100)
     new = Query(spark, tmp_path, OPTIONS | {"shards": 2})
     runs = []

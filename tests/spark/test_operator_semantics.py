@@ -276,7 +276,7 @@ def test_the_time_in_a_number_is_the_timestamp(spark: SparkSession, tmp_path: Pa
 
 
 def test_too_many_ids_shorten_the_horizon_for_a_while(spark: SparkSession, tmp_path: Path) -> None:
-    """A spike at 600 s is forgotten early, and the metrics say what is left of the horizon."""
+    """A spike at 600 s is forgotten early, and the metrics show the horizon that is left."""
     spike = [f"s{n}@{600 + n % 60}" for n in range(60)]
     batches = [["a@0", "b@60"], spike, ["c@700"], ["b@701", "c@702"], ["d@5000"], ["d@5001"]]
     run = trace(
@@ -287,7 +287,7 @@ def test_too_many_ids_shorten_the_horizon_for_a_while(spark: SparkSession, tmp_p
     assert run.told()[5] == ["d@5001 duplicate"]
     kept = [metrics.horizon_kept_ms // 1000 for metrics in run.metrics]
     assert kept[0] == kept[1] == 1200, "nothing was forgotten before"
-    assert 0 < kept[3] < 701 - 60, "b passed, and the metrics say so"
+    assert 0 < kept[3] < 701 - 60, "b passed, and the metrics show why"
     assert kept[5] == 1200
     assert sum(metrics.ids_forgotten_early for metrics in run.metrics) >= 50
     assert {metrics.max_live_ids for metrics in run.metrics} == {10}

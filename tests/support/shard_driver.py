@@ -35,6 +35,15 @@ X, Y, Z = b"x", b"y", b"z"
 IN_2099_MS = 4_070_908_800_000
 EVENT = Policy(horizon_ms=60, bucket_ms=10, event_time=True, keep_expired_ms=0, retain_epochs=0)
 PROCESSING = replace(EVENT, event_time=False)
+#: So small that a few records make segments, and several of them a bucket.
+SMALL = replace(
+    EVENT,
+    horizon_ms=200,
+    bucket_ms=50,
+    segment_ids=4,
+    state_budget_bytes=600,
+    max_filter_state_bytes=0,
+)
 
 #: Everything in segments after each micro-batch, or everything in the tail.
 SEALED_OR_NOT = pytest.mark.parametrize("budget", [0, 1 << 20], ids=["sealed", "tail"])

@@ -1,4 +1,4 @@
-"""`max_live_ids`: the oldest buckets are forgotten early, and the metrics say what is left."""
+"""`max_live_ids`: the oldest buckets are forgotten early, and the metrics show the horizon left."""
 
 from __future__ import annotations
 

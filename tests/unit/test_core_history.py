@@ -16,28 +16,19 @@ from dedup.core.policy import Policy
 from dedup.core.records import Epoch, Records
 from dedup.core.state import ShardState
 from tests.support.memory_store import HASH_KEY, KEY_ID
-from tests.support.shard_driver import EVENT, MAX_FUTURE_MS, PROCESSING, Driver, Passed, Rec
+from tests.support.shard_driver import MAX_FUTURE_MS, PROCESSING, SMALL, Driver, Passed, Rec
 
 NOW_MS = 1000
-SMALL = replace(
-    EVENT,
-    horizon_ms=200,
-    bucket_ms=50,
-    segment_ids=4,
-    state_budget_bytes=600,
-    max_filter_state_bytes=0,
-    keep_expired_ms=86_400_000,
-    retain_epochs=100,
-)
+KEPT = replace(SMALL, keep_expired_ms=86_400_000, retain_epochs=100)
 POLICIES = {
-    "any": SMALL,
-    "late": replace(SMALL, lateness_ms=30),
-    "dropped": replace(SMALL, lateness_ms=30, late="drop"),
-    "stable": replace(SMALL, stable_timestamps=True, late="drop", lateness_ms=200),
-    "payload": replace(SMALL, payload="a"),
-    "tail": replace(SMALL, state_budget_bytes=1 << 20),
-    "filters alone": replace(SMALL, guarantee="at-most-once"),
-    "arrival": replace(SMALL, event_time=False),
+    "any": KEPT,
+    "late": replace(KEPT, lateness_ms=30),
+    "dropped": replace(KEPT, lateness_ms=30, late="drop"),
+    "stable": replace(KEPT, stable_timestamps=True, late="drop", lateness_ms=200),
+    "payload": replace(KEPT, payload="a"),
+    "tail": replace(KEPT, state_budget_bytes=1 << 20),
+    "filters alone": replace(KEPT, guarantee="at-most-once"),
+    "arrival": replace(KEPT, event_time=False),
 }
 
 
@@ -110,7 +101,7 @@ def test_the_shard_judges_as_if_it_had_received_history_in_order(
 
 
 def test_history_makes_no_live_record_late() -> None:
-    driver, _ = learned(SMALL, [Rec(b"x", 900), Rec(b"y", 100)])
+    driver, _ = learned(KEPT, [Rec(b"x", 900), Rec(b"y", 100)])
     assert driver.state.clocks == replace(
         Clocks(), window_watermarks_ms=driver.state.clocks.window_watermarks_ms
     )
@@ -125,12 +116,12 @@ def test_a_stream_may_begin_further_back_than_late_records_are_remembered() -> N
 
 def test_a_copy_within_history_does_not_prolong_the_life_of_its_id() -> None:
     """It passed at 0, a copy was dropped at 150, and it passes again at 250."""
-    driver, _ = learned(SMALL, [Rec(b"x", 0), Rec(b"x", 150), Rec(b"y", 240)])
+    driver, _ = learned(KEPT, [Rec(b"x", 0), Rec(b"x", 150), Rec(b"y", 240)])
     assert driver.named([Rec(b"x", 250)]) == ["UNIQUE"]
 
 
 def test_rows_that_are_forgotten_already_are_counted_and_their_segments_deleted() -> None:
-    policy = replace(SMALL, lateness_ms=30, state_budget_bytes=0)
+    policy = replace(KEPT, lateness_ms=30, state_budget_bytes=0)
     recs = [Rec(b"%d" % n, n) for n in range(0, 1000, 5)]
     driver, made = learned(policy, recs)
     # The newest is 995, so what ends by 765 is forgotten.
@@ -144,7 +135,7 @@ def test_rows_that_are_forgotten_already_are_counted_and_their_segments_deleted(
 
 
 def test_times_in_the_future_count_as_now() -> None:
-    driver, made = learned(SMALL, [Rec(b"x", 10**9), Rec(b"y", 900)])
+    driver, made = learned(KEPT, [Rec(b"x", 10**9), Rec(b"y", 900)])
     assert made.future == 1
     assert made.too_old == 0
     assert driver.named([Rec(b"x", NOW_MS + 200), Rec(b"y", 900)]) == ["DUPLICATE", "DUPLICATE"]

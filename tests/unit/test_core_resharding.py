@@ -22,18 +22,10 @@ from dedup.core.sharding import shards_of
 from dedup.core.state import ShardState
 from dedup.errors import SegmentDamaged
 from tests.support.memory_store import HASH_KEY, MemoryStore
-from tests.support.shard_driver import EVENT, Driver, Rec
+from tests.support.shard_driver import SMALL, Driver, Rec
 
 STEP_MS = 7
 SHARD_KEY = bytes(range(16, 32))
-SMALL = replace(
-    EVENT,
-    horizon_ms=200,
-    bucket_ms=50,
-    segment_ids=4,
-    state_budget_bytes=600,
-    max_filter_state_bytes=0,
-)
 POLICIES = {
     "any": SMALL,
     "late": replace(SMALL, lateness_ms=30),

@@ -54,8 +54,7 @@ class ById(Call):
             return process(base, self.input.records(), policy, nothing, self.epoch, lap)
         if shard == 0:
             refuse_closed(root, task.query_id)  # somebody may rebuild a query that runs
-        if policy.max_live_ids is not None:
-            policy = policy.of_shard(len(self.layout.slot_keys))
+        policy = policy.of_shard(len(self.layout.slot_keys))
         if backup_is_due(root, task.query_id, shard, base, task.run_id):
             faults.point("backup.put.before")
             write_backup(root, task.query_id, shard, base)

@@ -198,10 +198,8 @@ def _history(job: HistoryPlan, shard: int, newest_ms: int) -> History:
     cache = LocalCache(job.query_id, plan.cache_dir, plan.cache_bytes)
     files = ShardFiles(plan.root, cache, job.query_id, shard, plan.secret)
     store = ShardStore(files, Attempt(0, job.call_id, context.taskAttemptId()))
-    if policy.max_live_ids is not None:
-        policy = policy.of_shard(len(job.slot_keys))
     epoch = Epoch(
         number=0, run_id=job.call_id, now_ms=job.now_ms, worker_now_ms=wall_clock_ms(),
         shard=shard, hash_key=job.layout.filter_key,
     )  # fmt: skip
-    return History(policy, store, epoch, newest_ms)
+    return History(policy.of_shard(len(job.slot_keys)), store, epoch, newest_ms)

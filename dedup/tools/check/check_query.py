@@ -162,15 +162,14 @@ def check_resume(df: DataFrame, options: Options, checkpoint: str) -> Finding:
         raise a_stream_needs_a_catalog()
     plan = plan_of(user_columns(df, options), options)
     log = find_checkpoint(checkpoint)
-    certificate = None if log is None else reach(root, lambda: load_certificate(root, log.query_id))
-    if log is not None:
-        refuse_closed(root, log.query_id)
-    if log is None or certificate is None:
+    if log is None:
+        return _first_start(root, plan, checkpoint)
+    certificate = reach(root, lambda: load_certificate(root, log.query_id))
+    refuse_closed(root, log.query_id)
+    if certificate is None:
         # The first micro-batch with records writes state and catalog. Empty ones write neither.
-        begun = log is not None and (
-            has_learned(log.query_id) or (log.committed and has_state(df.sparkSession, checkpoint))
-        )
-        if log is not None and begun:
+        begun = log.committed and has_state(df.sparkSession, checkpoint)
+        if begun or has_learned(log.query_id):
             raise missing_catalog(root, log.query_id)
         return _first_start(root, plan, checkpoint)
     planned = replace(certificate, **of_plan(plan), shards=plan.shards or certificate.shards)

@@ -10,6 +10,7 @@ from dedup.errors import ConfigError
 from dedup.tools.repair.opening import (
     checkpoint_place,
     in_format_of,
+    named_operators,
     planned_and_committed,
     reading,
     unfinished,
@@ -78,11 +79,7 @@ def builtin_state(
     if newest > last:
         raise unfinished(place, newest)
     with reading(place, "dropDuplicates"), in_format_of(spark, place):
-        _ = spark.streams.active  # as in `operator_number`
-        operators = (
-            spark.read.format("state-metadata").load(place).select("operatorId", "operatorName")
-        )
-        own = [(number, name) for number, name in operators.collect() if name in _OPERATORS]
+        own = [one for one in named_operators(spark, place) if one[1] in _OPERATORS]
         if len(own) == 1:
             reader = spark.read.format("statestore").option("operatorId", own[0][0])
             state = reader.load(place)

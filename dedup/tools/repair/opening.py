@@ -43,6 +43,7 @@ Where = str | os.PathLike[str] | FileSystemFactory | Root
 Checkpoint = str | os.PathLike[str] | Snapshot
 #: The format of Spark's checkpoints of a state. Spark takes it from the session.
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_OPERATOR_COLUMNS = ("operatorId", "operatorName")
 #: Spark 4 encodes them twice in the path of a state that it reads outside of a query.
 _ENCODED = frozenset(' %#?[]{}<>|\\^`"')
 #: Kinds of catalog files whose names carry the ID of a query.
@@ -216,12 +217,17 @@ def operators_with_state(spark: SparkSession, checkpoint: str) -> int:
 
 def operator_number(spark: SparkSession, checkpoint: str) -> int | None:
     """Return Spark's number of the operator, or None if Spark 3.5 wrote the state."""
+    # A window behind the operator also has a state, with the lower number.
+    own = (number for number, name in named_operators(spark, checkpoint) if name == OPERATOR)
+    return next(own, None)
+
+
+def named_operators(spark: SparkSession, checkpoint: str) -> list[tuple[int, str]]:
+    """Return number and name of the operators whose state Spark 4 wrote."""
     # This starts a service without which PySpark 4.2 reads no RocksDB state store.
     _ = spark.streams.active
     operators = spark.read.format("state-metadata").load(checkpoint)
-    # A window behind the operator also has a state, with the lower number.
-    own = operators.where(f"operatorName = '{OPERATOR}'").first()
-    return None if own is None else int(own["operatorId"])
+    return [(int(number), name) for number, name in operators.select(*_OPERATOR_COLUMNS).collect()]
 
 
 @contextmanager
