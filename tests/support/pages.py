@@ -37,6 +37,17 @@ def snippets(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (PACKAGE / page).read_text(), re.DOTALL)
 
 
+def releases() -> list[tuple[str, str]]:
+    """Return version and commit of each release in CHANGELOG.md, the newest first."""
+    text = (PACKAGE / "CHANGELOG.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^## ([\d.]+) \(\d{4}-[^#]*", text, re.MULTILINE)
+    commits = re.findall(
+        r"^## [\d.]+ \(\d{4}-[^#]*?\bcommit ([0-9a-f]{8,40})\b", text, re.MULTILINE
+    )
+    assert len(entries) == len(commits) > 0, "an entry does not name its commit"
+    return list(zip(entries, commits, strict=True))
+
+
 class Row(NamedTuple):
     """What a column of one type, as DDL, does."""
 

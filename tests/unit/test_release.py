@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.pages import releases
+
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -59,3 +61,14 @@ def test_a_wheel_with_a_file_that_git_does_not_know_is_rejected(
 ) -> None:
     with pytest.raises(SystemExit, match=r"not wanted \{'dedup/secret.py'\}"):
         release["check_members"](wheel(release, tmp_path, 62, "dedup/secret.py"), 62)
+
+
+@pytest.mark.parametrize(("version", "commit"), releases())
+def test_a_release_is_the_commit_that_its_entry_names(version: str, commit: str) -> None:
+    told = subprocess.run(
+        ["git", "show", f"{commit}:dedup/core/version.py"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if told.returncode:
+        pytest.skip(f"this copy of the repository has no commit {commit}")
+    assert f'VERSION = "{version}"' in told.stdout
