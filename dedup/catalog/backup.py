@@ -97,8 +97,7 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
 def _to_bytes(query_id: str, shard: int, state: ShardState) -> bytes:
     without_tail = replace(state, tail=Tail.empty(), filters={})
     fields = {"query_id": query_id, "shard": shard, "state": without_tail.head()}
-    version = CAPPED_BACKUP_FORMAT if state.is_capped else BACKUP_FORMAT
-    return to_document(fields, version=version)
+    return to_document(fields, version=CAPPED_BACKUP_FORMAT if state.is_capped else BACKUP_FORMAT)
 
 
 def _from_bytes(data: bytes, query_id: str, shard: int) -> ShardState:

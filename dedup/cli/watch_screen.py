@@ -240,6 +240,8 @@ def _amounts(one: Watched, last: BatchMetrics) -> Iterator[Text]:
     mean = last.live_ids / last.shards
     fullest = f"{last.fullest_shard_ids / mean if mean else 1:.2f}x the mean"
     buckets = f"{last.buckets} buckets; shard {last.fullest_shard} has {fullest}"
+    if 0 < last.max_live_ids < last.live_ids:
+        buckets = f"more than max_live_ids, {last.max_live_ids:,}"
     yield _figure("live IDs", f"{last.live_ids:,}", buckets)
     parts = f"state {size(last.state_bytes)}, filters {size(last.sidecar_bytes)}"
     yield _figure("bytes", size(last.stored_bytes), parts)

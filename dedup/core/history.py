@@ -52,6 +52,8 @@ class History:
             # No state that Spark could return to names what a merge replaces.
             retain_epochs=0,
             keep_expired_ms=0,
+            # Before the clocks of the stream are known, no bucket is behind them.
+            max_live_ids=None,
         )
         self.state = ShardState(
             bucket_ms=self.policy.bucket_ms, hash_key_id=hash_key_id(self.epoch.hash_key)

@@ -84,9 +84,8 @@ class Policy:
 
     def of_shard(self, shards: int) -> Policy:
         """Return the policy of one of several shards, with its share of the live IDs."""
-        if self.max_live_ids is None:
-            return self
-        return replace(self, max_live_ids=-(-self.max_live_ids // shards))
+        most = self.max_live_ids
+        return replace(self, max_live_ids=None if most is None else -(-most // shards))
 
     @property
     def forgets_at_late(self) -> bool:

@@ -85,17 +85,15 @@ class ShardState:
 
     @property
     def is_capped(self) -> bool:
-        return self.capped_before_ms > max(self.clocks.gc_watermark_ms, NEVER_MS)
+        return self.capped_before_ms > self.clocks.gc_watermark_ms
 
     def horizon_cut_ms(self, horizon_ms: int) -> int:
         """Return by how much the horizon is shorter for records of the next micro-batch.
 
         Their effective timestamps are not behind the late watermark.
         """
-        if not self.is_capped:
-            return 0
-        kept_ms = max(self.clocks.late_watermark_ms - self.capped_before_ms, 0)
-        return max(horizon_ms - kept_ms, 0)
+        kept_ms = self.clocks.late_watermark_ms - self.capped_before_ms
+        return max(horizon_ms - kept_ms, 0) if self.is_capped else 0
 
     @property
     def live_buckets(self) -> int:
@@ -194,8 +192,7 @@ class ShardState:
         Raises StateError if another part of the row is damaged, if its version is unknown, or if
         another operator or another hash key made it.
         """
-        versions = VERSION, CAPPED_VERSION
-        parsed = state_row.read(data, MAGIC, *versions, content="manifest and tail")
+        parsed = state_row.read(data, MAGIC, VERSION, CAPPED_VERSION, content="manifest and tail")
         try:
             head = parsed.fields()
             state = ShardState.from_head(head)

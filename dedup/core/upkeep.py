@@ -113,18 +113,19 @@ class Upkeep:
         excess = 0 if most is None else state.manifest.ids + len(state.tail) - most
         if excess <= 0:
             return
-        held = Counter((state.tail.bucket_starts(state.bucket_ms) + state.bucket_ms).tolist())
+        before_ms, late_ms = NEVER_MS, state.clocks.late_watermark_ms
+        ends_ms = state.tail.bucket_starts(state.bucket_ms) + state.bucket_ms
+        held = Counter(ends_ms[ends_ms <= late_ms].tolist())
         for bucket in state.manifest.buckets:
             held[bucket.end_ms] += bucket.ids
-        before_ms = state.capped_before_ms
         for end_ms in sorted(held):
-            if excess <= 0 or end_ms > state.clocks.late_watermark_ms:
+            if excess <= 0 or end_ms > late_ms:
                 break
             excess -= held[end_ms]
             self.counts["ids_forgotten_early"] += held[end_ms]
-            before_ms = max(before_ms, end_ms)
+            before_ms = end_ms
         self._forget(before_ms, before_ms)
-        self._update(capped_before_ms=before_ms)
+        self._update(capped_before_ms=max(state.capped_before_ms, before_ms))
 
     def _seal(self) -> None:
         """If the tail is full, write its fullest buckets as segments until it is half empty.

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dedup.core.keys import Keys
 from dedup.errors import ConfigError
-from dedup.kernel.arrays import BOOL, I64, U8, U64
+from dedup.kernel.arrays import BOOL, I64, U8
 
 #: First bytes of the keys of texts (see `dedup.spark.id_encoding`).
 _TEXT_TAG, _UUID_TAG = 0, 1
 #: Marks bytes that do not occur in an alphabet.
 _NO_DIGIT = 255
-#: Times of decoded IDs, and which IDs have another form.
-_Decoded = tuple[I64, BOOL]
+#: Of an ID of another form.
+_OTHER = -1
 _KSUID_EPOCH_S = 1_400_000_000
 #: By name: the epoch in ms, and the number of bits below the time.
 _SNOWFLAKES = {
@@ -28,7 +28,6 @@ _SNOWFLAKES = {
 }
 #: Keys of more bytes are of no scheme.
 _MOST_KEY_BYTES = 29
-_UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +49,17 @@ class IdTime:
         """Return whether an ID column of this Spark type can carry the time."""
         return kind == "string" or (kind == "bigint" and self.scheme == "snowflake")
 
-    def read(self, keys: Keys, kind: str) -> _Decoded:
+    def read(self, keys: Keys, kind: str) -> tuple[I64, BOOL]:
         """Return the milliseconds in the keys of IDs, and which IDs are not of the scheme."""
-        times_ms, null = np.zeros(len(keys), np.int64), np.ones(len(keys), np.bool_)
+        numbers, lengths = np.full(len(keys), _OTHER, np.int64), keys.lengths
         scheme = _BIGINT if kind == "bigint" else _SCHEMES[self.scheme]
-        counts = np.bincount(np.minimum(keys.lengths, _MOST_KEY_BYTES))
+        counts = np.bincount(np.minimum(lengths, _MOST_KEY_BYTES))
         for size in scheme.key_bytes.intersection(np.flatnonzero(counts).tolist()):
-            own = keys.lengths == size
+            own = lengths == size
             rows = (keys if own.all() else keys.take(np.flatnonzero(own))).data.reshape(-1, size)
-            times_ms[own], null[own] = scheme.read(rows)
-        if self.scheme == "snowflake":
-            times_ms = (times_ms >> self.low_bits) + self.epoch_ms
-        times_ms[null] = 0
-        return times_ms, null
+            numbers[own] = scheme.read(rows)
+        null = numbers < 0
+        return np.where(null, 0, (numbers >> self.low_bits) + self.epoch_ms), null
 
 
 def time_from_id(scheme: str, *, epoch: str | datetime | None = None) -> IdTime:
@@ -78,10 +75,10 @@ def time_from_id(scheme: str, *, epoch: str | datetime | None = None) -> IdTime:
         (https://github.com/ulid/spec). ``"ksuid"``: 27 characters, with 32 bits for seconds since
         2014-05-13 (https://github.com/segmentio/ksuid). ``"objectid"``: 24 hexadecimal digits of
         either case, the first 8 for seconds (MongoDB's BSON types). ``"snowflake"``: numbers up to
-        2^63 - 1, or their decimal digits, with milliseconds since `epoch`.
+        2^63 - 1, or their 1 to 19 decimal digits, with milliseconds since `epoch`.
     epoch : {"twitter", "discord", "instagram"} or datetime, optional
-        Needed for ``"snowflake"``. With a datetime, which is in UTC if it has no zone, 22 bits
-        follow the time, as with Twitter and Discord. With Instagram it is 23.
+        Needed for ``"snowflake"``. A datetime is in UTC if it has no zone, and rounded down to
+        milliseconds; 22 bits follow the time, as with Twitter and Discord. With Instagram it is 23.
 
     Raises
     ------
@@ -101,13 +98,14 @@ def time_from_id(scheme: str, *, epoch: str | datetime | None = None) -> IdTime:
             raise ConfigError(f"time_from_id({scheme!r}): only 'snowflake' takes an epoch.")
         return IdTime(scheme)
     if isinstance(epoch, datetime):
-        since = epoch.replace(tzinfo=epoch.tzinfo or UTC) - _UNIX
-        epoch_ms = since // timedelta(milliseconds=1)
-        exact = _UNIX + timedelta(milliseconds=epoch_ms)
+        exact = epoch.replace(tzinfo=epoch.tzinfo or UTC).astimezone(UTC)
+        epoch_ms = (exact - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
         return IdTime(scheme, exact.isoformat(timespec="milliseconds"), epoch_ms, 22)
     if epoch is None or epoch not in _SNOWFLAKES:
         known = ", ".join(map(repr, _SNOWFLAKES))
-        raise ConfigError(f"time_from_id('snowflake') needs epoch={known} or a datetime.")
+        raise ConfigError(
+            f"time_from_id('snowflake') needs epoch={known} or a datetime, and not {epoch!r}."
+        )
     return IdTime(scheme, epoch, *_SNOWFLAKES[epoch])
 
 
@@ -116,26 +114,22 @@ class _Scheme(NamedTuple):
 
     #: Possible lengths of a key.
     key_bytes: frozenset[int]
-    #: First byte of a key, or None for the keys of numbers.
-    tag: int | None
-    #: Value of each byte as a digit, or None if all bytes are allowed.
-    digits: bytes | None
-    decode: Callable[[U8], _Decoded]
+    #: Returns the numbers of rows of bytes or digits. They are below 0 for IDs of another form.
+    decode: Callable[[U8], I64]
+    #: Value of each byte of a text as a digit, or None if `decode` takes the keys themselves.
+    digits: bytes | None = None
 
-    def read(self, rows: U8) -> _Decoded:
+    def read(self, rows: U8) -> I64:
         """Decode keys of one length, which are the rows."""
-        if self.tag is None:
+        if self.digits is None:
             return self.decode(rows)
-        wrong: BOOL = rows[:, 0] != self.tag
-        rows = rows[:, 1:]
-        if self.digits is not None:
-            rows = np.frombuffer(rows.tobytes().translate(self.digits), np.uint8).reshape(
-                rows.shape
-            )
-            if rows.max() == _NO_DIGIT:
-                wrong |= rows.max(axis=1) == _NO_DIGIT
-        numbers, other = self.decode(rows)
-        return numbers, wrong | other
+        digits = np.frombuffer(rows[:, 1:].tobytes().translate(self.digits), np.uint8)
+        digits = digits.reshape(len(rows), -1)
+        numbers = self.decode(digits)
+        numbers[rows[:, 0] != _TEXT_TAG] = _OTHER
+        if digits.max() == _NO_DIGIT:
+            numbers[digits.max(axis=1) == _NO_DIGIT] = _OTHER
+        return numbers
 
 
 def _digits(alphabet: str, *, both_cases: bool = False) -> bytes:
@@ -146,68 +140,51 @@ def _digits(alphabet: str, *, both_cases: bool = False) -> bytes:
     return bytes(values)
 
 
-def _number(digits: U8, base: int) -> U64:
-    """Return the numbers whose digits are the columns, modulo 2^64."""
-    number = np.zeros(len(digits), np.uint64)
+def _number(digits: U8, base: int, kind: Any = np.int64) -> Any:
+    """Return the numbers whose digits are the columns, modulo 2^64, or exact with objects."""
+    numbers = np.zeros(len(digits), kind)
     for column in digits.T:
-        number = number * np.uint64(base) + column
-    return number
+        numbers *= base
+        numbers += column
+    return numbers
 
 
-def _uuid7(rows: U8) -> _Decoded:
-    wrong = (rows[:, 6] >> 4 != 7) | (rows[:, 8] >> 6 != 0b10)
-    return _number(rows[:, :6], 256).astype(np.int64), wrong
+def _uuid7(rows: U8) -> I64:
+    other = (rows[:, 0] != _UUID_TAG) | (rows[:, 7] >> 4 != 7) | (rows[:, 9] >> 6 != 0b10)
+    return np.where(other, _OTHER, np.ascontiguousarray(rows[:, 1:9]).view(">u8")[:, 0] >> 16)
 
 
-def _ulid(digits: U8) -> _Decoded:
-    return _number(digits[:, :10], 32).astype(np.int64), digits[:, 0] > 7
-
-
-def _objectid(digits: U8) -> _Decoded:
-    return _number(digits[:, :8], 16).astype(np.int64) * 1000, np.zeros(len(digits), np.bool_)
-
-
-def _ksuid(digits: U8) -> _Decoded:
-    """Return the upper 32 of 160 bits.
+def _ksuid(digits: U8) -> I64:
+    """Return the upper 32 of 160 bits, as a time in ms.
 
     The first ten digits decide, unless what follows them could carry over.
     """
     seconds = _number(digits[:, :10], 62) * (62**17 / 2**128)
-    for row in np.flatnonzero(np.abs(seconds - np.rint(seconds)) < 1e-5).tolist():
-        number = 0
-        for digit in digits[row].tolist():
-            number = number * 62 + digit
-        seconds[row] = number >> 128
-    return (seconds.astype(np.int64) + _KSUID_EPOCH_S) * 1000, seconds >= 2**32
+    near = np.abs(seconds - np.rint(seconds)) < 1e-5
+    seconds[near] = _number(digits[near], 62, object) >> 128
+    return np.where(seconds < 2**32, (seconds.astype(np.int64) + _KSUID_EPOCH_S) * 1000, _OTHER)
 
 
-def _decimal(digits: U8) -> _Decoded:
-    number = _number(digits, 10)
-    return number.astype(np.int64), number >= 1 << 63
-
-
-def _integer(rows: U8) -> _Decoded:
-    numbers = rows.reshape(-1).view("<i8").astype(np.int64)
-    return numbers, numbers < 0
-
-
-_BIGINT = _Scheme(frozenset({8}), None, None, _integer)
+_BIGINT = _Scheme(frozenset({8}), lambda rows: rows.view("<i8")[:, 0])
 _SCHEMES = {
-    "uuid7": _Scheme(frozenset({17}), _UUID_TAG, None, _uuid7),
+    "uuid7": _Scheme(frozenset({17}), _uuid7),
     "ulid": _Scheme(
         frozenset({27}),
-        _TEXT_TAG,
+        lambda digits: np.where(digits[:, 0] > 7, _OTHER, _number(digits[:, :10], 32)),
         _digits("0123456789ABCDEFGHJKMNPQRSTVWXYZ", both_cases=True),
-        _ulid,
     ),
     "ksuid": _Scheme(
         frozenset({28}),
-        _TEXT_TAG,
-        _digits("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"),
         _ksuid,
+        _digits("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"),
     ),
     "objectid": _Scheme(
-        frozenset({25}), _TEXT_TAG, _digits("0123456789ABCDEF", both_cases=True), _objectid
+        frozenset({25}),
+        lambda digits: _number(digits[:, :8], 16) * 1000,
+        _digits("0123456789ABCDEF", both_cases=True),
     ),
-    "snowflake": _Scheme(frozenset(range(2, 21)), _TEXT_TAG, _digits("0123456789"), _decimal),
+    # From 2^63 on, 19 digits overflow to a number below 0.
+    "snowflake": _Scheme(
+        frozenset(range(2, 21)), lambda digits: _number(digits, 10), _digits("0123456789")
+    ),
 }

@@ -173,7 +173,7 @@ BY_ID = by_name(
         "Filters in the Spark state of a shard. Default: up to 1.5 MiB, by the load.",
     ),
     Option(
-        "max_live_ids", whole(), None,
+        "max_live_ids", whole(1, (1 << 63) - 1), None,
         "IDs beyond which the oldest buckets are forgotten early. Default: no limit.",
     ),
     Option("keep_expired", duration(), "24 hours", "How long expired files stay."),

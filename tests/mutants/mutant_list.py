@@ -691,7 +691,7 @@ MUTANTS = (
     _mutant(
         "a cap forgets buckets that records can enter",
         "core/upkeep.py",
-        "if excess <= 0 or end_ms > state.clocks.late_watermark_ms:",
+        "if excess <= 0 or end_ms > late_ms:",
         "if excess <= 0:",
         CAP,
     ),
@@ -712,9 +712,23 @@ MUTANTS = (
     _mutant(
         "a shorter horizon never ends",
         "core/state.py",
-        "self.capped_before_ms > max(self.clocks.gc_watermark_ms, NEVER_MS)",
+        "self.capped_before_ms > self.clocks.gc_watermark_ms",
         "self.capped_before_ms > NEVER_MS",
         CAP,
+    ),
+    _mutant(
+        "a cap forgets here what another shard has forgotten",
+        "core/upkeep.py",
+            "            before_ms = end_ms\n",
+            "            before_ms = max(state.capped_before_ms, end_ms)\n",
+        CAP,
+    ),
+    _mutant(
+        "a cap forgets history that is not behind the stream's clocks",
+        "core/history.py",
+        "max_live_ids=None,",
+        "max_live_ids=self.policy.max_live_ids,",
+        HISTORY,
     ),
     _mutant(
         "a ULID overflows",
@@ -726,8 +740,8 @@ MUTANTS = (
     _mutant(
         "the time in a KSUID is rounded",
         "spark/idtime.py",
-        "np.rint(seconds)) < 1e-5)",
-        "np.rint(seconds)) < 0)",
+        "np.rint(seconds)) < 1e-5",
+        "np.rint(seconds)) < 0",
         ID_TIME,
     ),
     _mutant(

@@ -91,6 +91,17 @@ def test_the_rule_holds_and_every_repeat_is_further_back_than_reported(
     assert not driver.state.is_capped, "the horizon is whole again"
 
 
+def test_what_another_shard_has_forgotten_is_not_forgotten_here_as_well() -> None:
+    """After a change of the number of shards, all have the latest `capped_before_ms` of any."""
+    driver = Driver(replace(CAPPED, max_live_ids=9))
+    driver.feed([Rec(b"%d" % n, 20 * n) for n in range(9)], 200)
+    driver.state = replace(driver.state, capped_before_ms=120)
+    driver.feed([Rec(b"new", 170)])
+    assert driver.count("ids_forgotten_early") == 1
+    assert driver.state.manifest.ids + len(driver.state.tail) == 9
+    assert driver.state.capped_before_ms == 120
+
+
 def test_ids_that_are_not_late_stay_however_many_they_are() -> None:
     driver = Driver(replace(CAPPED, max_live_ids=1))
     driver.feed([Rec(b"%d" % n, 1000 + n % 30) for n in range(100)], 1100)

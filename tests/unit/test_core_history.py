@@ -29,6 +29,7 @@ POLICIES = {
     "tail": replace(KEPT, state_budget_bytes=1 << 20),
     "filters alone": replace(KEPT, guarantee="at-most-once"),
     "arrival": replace(KEPT, event_time=False),
+    "capped": replace(KEPT, lateness_ms=100, max_live_ids=40),
 }
 
 
@@ -98,6 +99,14 @@ def test_the_shard_judges_as_if_it_had_received_history_in_order(
         live = records(random, policy, since_ms, since_ms + 60, 30)
         verdicts += driver.named(live, NOW_MS + batch)
     assert {"UNIQUE", "DUPLICATE"} <= set(verdicts)
+
+
+def test_of_too_much_history_live_records_that_are_not_late_stay() -> None:
+    policy = replace(KEPT, lateness_ms=100, max_live_ids=10)
+    driver, _ = learned(policy, [Rec(b"h%d" % n, n) for n in range(0, 900, 10)])
+    live = [Rec(b"%d" % n, 705 + n) for n in range(40)] + [Rec(b"newest", 801)]
+    assert driver.named(live) == ["UNIQUE"] * 41
+    assert driver.named(live) == ["DUPLICATE"] * 41
 
 
 def test_history_makes_no_live_record_late() -> None:

@@ -256,7 +256,7 @@ def test_a_shorter_horizon_is_a_verdict_as_long_as_it_lasts() -> None:
     well = samples([0] * WINDOW)
     hour_ms = 3_600_000
     cut = changed(well[-1], horizon_ms=5 * hour_ms, horizon_cut_ms=2 * hour_ms)
-    kept = "the horizon is 03:00:00 instead of 05:00:00, because there are more IDs than"
+    kept = "the horizon is 03:00:00 instead of 05:00:00, because there were more IDs than"
     assert told([*well[:-1], cut]) == (
         Status.SHORTENED, f"{kept} max_live_ids: dedup remedies shortened"
     )  # fmt: skip

@@ -71,14 +71,15 @@ def test_records_that_were_not_looked_up_give_no_rate() -> None:
 
 
 def test_live_ids_of_a_log_count_only_once_ids_have_expired() -> None:
-    def seen(count: int) -> int | None:
+    def seen(count: int, **cap: int) -> int | None:
         made = [
-            (START_MS + n, batch(n, begins=n == 0, horizon_ms=30_000, lateness_ms=10_000))
+            (START_MS + n, batch(n, begins=n == 0, horizon_ms=30_000, lateness_ms=10_000, **cap))
             for n in range(count)
         ]
         return of_batches(BASE, "q", made).seen_live
 
     assert (seen(4), seen(5)) == (None, 2400)
+    assert seen(5, horizon_cut_ms=1) is None, "max_live_ids has made some IDs forgotten"
 
 
 def test_the_length_of_ids_is_derived_from_the_segments() -> None:

@@ -121,6 +121,13 @@ def text(lines: list[Any]) -> str:
     return "\n".join(line.plain for line in lines)
 
 
+def test_more_live_ids_than_the_limit_are_shown() -> None:
+    for most, told in ((0, "buckets"), (20, "buckets"), (19, "more than max_live_ids, 19")):
+        lines = text(screen([watched(batches(live_ids=20, max_live_ids=most))])).splitlines()
+        (line,) = (line for line in lines if line.startswith("live IDs"))
+        assert told in line
+
+
 def test_the_false_positive_rate_is_that_of_the_window() -> None:
     made = batches(4, filter_negative=90, filter_false_positive=10)
     assert filter_fpr(watched(made).of_ids) == pytest.approx(0.1)

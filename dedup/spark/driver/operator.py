@@ -148,9 +148,10 @@ def dedup_by_id(
         then writes them to the checkpoint, however few records it has.
     max_live_ids : int, optional
         Number of IDs, over all shards, beyond which the query forgets its oldest buckets early, so
-        that a spike does not outgrow its storage. Copies further back than the horizon that
+        that a spike shortens the horizon for a while. Copies further back than the horizon that
         `BatchMetrics.horizon_kept_ms` reports may then pass again. IDs that are not behind the late
-        watermark always stay, however many they are.
+        watermark always stay, however many they are. Files of forgotten IDs stay for
+        `keep_expired`.
     keep_expired : str or timedelta
         Expired segments stay at least this long, and until Spark can no longer roll back to them.
         To restore an older checkpoint, you need a copy of the catalog.

@@ -202,4 +202,4 @@ def _history(job: HistoryPlan, shard: int, newest_ms: int) -> History:
         number=0, run_id=job.call_id, now_ms=job.now_ms, worker_now_ms=wall_clock_ms(),
         shard=shard, hash_key=job.layout.filter_key,
     )  # fmt: skip
-    return History(policy.of_shard(len(job.slot_keys)), store, epoch, newest_ms)
+    return History(policy, store, epoch, newest_ms)

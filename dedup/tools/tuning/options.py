@@ -262,7 +262,7 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
         fullest=last.fullest_shard_ids * last.shards / last.live_ids if last.live_ids else None,
         running=True,
         seen_fpr=_filter_errors(batches),
-        seen_live=None if _is_young(batches) else last.live_ids,
+        seen_live=None if _is_young(batches) or last.horizon_cut_ms else last.live_ids,
     )
 
 

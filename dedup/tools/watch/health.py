@@ -49,7 +49,7 @@ class Status(StrEnum):
     """The verdict on a query."""
 
     OK = "OK"
-    #: The query has more IDs than `max_live_ids`, and forgets the oldest early.
+    #: The query had more IDs than `max_live_ids`, and has forgotten the oldest early.
     SHORTENED = "SHORTENED"
     #: Many records are late.
     LATE = "LATE"
@@ -169,7 +169,7 @@ def concerns(samples: Sequence[TimedBatch]) -> list[Concern]:
     newest = last[-1].batch if last else None
     if isinstance(newest, BatchMetrics) and newest.horizon_cut_ms:
         kept = f"{span(newest.horizon_kept_ms)} instead of {span(newest.horizon_ms)}"
-        why = f"the horizon is {kept}, because there are more IDs than max_live_ids"
+        why = f"the horizon is {kept}, because there were more IDs than max_live_ids"
         active.append(Concern(Status.SHORTENED, why))
     for status, why in (
         (Status.FUTURE, "have a timestamp in the future, and count as now"),
