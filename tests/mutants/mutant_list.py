@@ -731,6 +731,20 @@ MUTANTS = (
         HISTORY,
     ),
     _mutant(
+        "of two calls for a checkpoint both succeed",
+        "tools/repair/bootstrap.py",
+        "    if _named_query(checkpoint) != query_id:",
+        "    if False:",
+        f"{BOOTSTRAP}of_two_calls_at_once_the_earlier_one_fails",
+    ),
+    _mutant(
+        "a micro-batch in progress is taken for a call that was cut off",
+        "tools/repair/bootstrap.py",
+        'r"commits/|state/',
+        'r"commits/|never/',
+        f"{BOOTSTRAP}a_micro_batch_in_progress_counts_as_use",
+    ),
+    _mutant(
         "a ULID overflows",
         "spark/idtime.py",
         "digits[:, 0] > 7",

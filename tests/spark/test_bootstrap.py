@@ -24,6 +24,7 @@ from dedup.errors import CatalogError, ConfigError, DataError, cause, faults
 from dedup.spark.executor.history import STEP_ROWS
 from dedup.testing import faults as armed
 from dedup.tools import bootstrap, builtin_state, verify
+from dedup.tools.repair import bootstrap as repair
 from dedup.tools.repair.bootstrap import Bootstrap
 from tests.support.cut import cut_at
 from tests.support.needs import needs_spark_4
@@ -194,6 +195,75 @@ def test_a_query_that_runs_is_not_touched(spark: SparkSession, tmp_path: Path) -
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_of_two_first_calls_at_once_one_fails(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both found the folder empty, and the later one has no rows that it may learn."""
+    given = tables(3, rows=100)
+    new = Query(spark, tmp_path, OPTIONS | {"shards": 2})
+    name_query = repair.name_query
+
+    def other(*arguments: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        learned(new, *given[:2])
+        name_query(*arguments, **options)
+
+    lacking = frame_of(Query(spark, tmp_path / "x", {}), records(["a@1", "-@2"]))
+    monkeypatch.setattr(repair, "name_query", other)
+    with pytest.raises(ConfigError, match=r"Another call for .* has begun meanwhile"):
+        bootstrap(operator_of(new), lacking, new.checkpoint)
+    FreshClocks(*given[:2]).check(given[2:], fed(new, given[2]))
+
+
+def test_a_micro_batch_in_progress_counts_as_use(spark: SparkSession, tmp_path: Path) -> None:
+    """A call with another catalog does not find the certificate there."""
+    given = tables(3, rows=100)
+    new = Query(spark, tmp_path, OPTIONS | {"shards": 2})
+    learned(new, *given[:2])
+    new.add_table(given[2])
+
+    def fails(rows: DataFrame, batch_id: int) -> None:
+        rows.collect()
+        raise ValueError("the sink fails")
+
+    with pytest.raises(StreamingQueryException, match="the sink fails"):
+        new.writer().foreachBatch(fails).start().awaitTermination()
+    other = operator_of(new, catalog=str(tmp_path / "other"))
+    with pytest.raises(ConfigError, match="is not empty"):
+        bootstrap(other, frame_of(new, *given[:2]), new.checkpoint)
+    FreshClocks(*given[:2]).check(given[2:], new.run())
+
+
+def test_the_path_must_be_that_of_the_query(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark knows neither ~ nor the working directory of Python, and takes [1] for a pattern."""
+    new = Query(spark, tmp_path / "new", OPTIONS)
+    history = frame_of(new, records(["a@1"]))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for path in ("~/checkpoint", "checkpoint"):
+        with pytest.raises(ConfigError, match=r"does not see.*an absolute path"):
+            bootstrap(operator_of(new), history, path)
+        assert not list((tmp_path / "checkpoint").iterdir())
+    new.checkpoint = tmp_path / "run[1]"
+    assert bootstrap(operator_of(new), history, new.checkpoint).ids == 1
+    assert fed(new, records(["a@1", "b@2"])).told() == [["a@1 duplicate", "b@2 unique"]]
+
+
+def test_a_shard_learns_wide_rows_in_steps(spark: SparkSession, tmp_path: Path) -> None:
+    """They exceed max_shard_batch_bytes, but not those of a slice of time."""
+    given = tables(6, rows=400)
+    wide = {"check_payload": "wide", "max_shard_batch_bytes": "64 MiB"}
+    new = Query(
+        spark, tmp_path, OPTIONS | wide | {"shards": 1},
+        before=lambda rows: rows.withColumn("wide", F.repeat("id", 2_000)),
+    )  # fmt: skip
+    history = new.before(frame_of(new, *given[:5]))
+    assert bootstrap(operator_of(new), history, new.checkpoint).rows == 2_000
+    FreshClocks(*given[:5]).check(given[5:], fed(new, given[5]))
+
+
 def test_a_call_that_was_cut_off_stays_closed_however_it_is_repeated(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,25 +283,27 @@ def test_a_call_that_was_cut_off_stays_closed_however_it_is_repeated(
     FreshClocks(*given[:2]).check(given[2:], new.run())
 
 
-def test_of_two_calls_at_once_the_later_one_stops(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["bootstrap.begun", "bootstrap.learned"])
+def test_of_two_calls_at_once_the_earlier_one_fails(
+    spark: SparkSession, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The query of the other call has run in the meantime, and continues."""
+    """The query of the later call has run in the meantime, and continues."""
     given = tables(4, rows=100)
     new = Query(spark, tmp_path, OPTIONS | {"shards": 2})
     runs = []
 
     def other(name: str, path: object = None) -> None:
-        if name == "bootstrap.begun" and not runs:
+        if name == step and not runs:
             runs.append(Run())
             learned(new, *given[:2])
             runs[0] = fed(new, given[2])
 
     with monkeypatch.context() as patch:
         patch.setattr(faults, "point", other)
-        with pytest.raises(ConfigError, match="Another call has made"):
+        with pytest.raises(ConfigError, match=r"Another call for .* has begun meanwhile"):
             learned(new, *given[:2])
     runs.append(fed(new, given[3]))
+    assert len(list(new.catalog.iterdir())) == 1, "nothing is left of the earlier call"
     rows = dict(enumerate(rows for run in runs for rows in run.rows.values()))
     FreshClocks(*given[:2]).check(given[2:], Run(rows))
 

@@ -139,8 +139,8 @@ def learn(frame: DataFrame, plan: Plan, query_id: str) -> Learned:
         found = cause(error)
         if found is not None and found.remedy == "large-micro-batch":
             raise ConfigError(
-                "A shard's rows of a quarter of a bucket exceed max_shard_batch_bytes. Use more "
-                "`shards` or a shorter `bucket_length`, or raise it."
+                "A shard's rows of a slice of time exceed max_shard_batch_bytes. Raise it, use "
+                "more `shards`, or with `timestamp` a shorter `bucket_length`, which has four."
             ) from None
         raise found or error from None
     lacking = max((row["lacking"] for row in rows), default=0)

@@ -56,7 +56,8 @@ LEARNED_ARROW = pa.schema(
         ("example", pa.string()),
     ]
 )
-#: A shard learns about as many rows at a time, which are all rows of one slice of time or several.
+#: A shard learns about as many rows at a time, or rows of `BUFFER_BYTES`. These are all rows of one
+#: slice of time or several.
 STEP_ROWS = 1 << 16
 #: Slices of a bucket. A shard holds all rows of a slice in memory.
 _SLICES = 4
@@ -156,7 +157,7 @@ def _learned(job: HistoryPlan, shard: int, rows: Iterator[tuple[Any, ...]]) -> d
     for start_ms, blobs in by_start:
         _input(job, blobs, step)
         held = sum(head.num_rows for head in step.heads)
-        if held >= STEP_ROWS:
+        if held >= STEP_ROWS or step.nbytes >= BUFFER_BYTES:
             history.learn(_records(step), start_ms + job.slice_ms)
             count += held
             step = ShardInput(job.plan, job.layout, schema_bytes=control.schema_bytes)

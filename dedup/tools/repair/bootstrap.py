@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from dedup.spark.driver.build import Operator
 
 
+#: Files of a checkpoint whose query has run a micro-batch.
+_USED = re.compile(r"commits/|state/\d+/\d+/\d")
+
+
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
     """The new checkpoint, and what its query remembers at the start."""
@@ -42,9 +47,6 @@ class Bootstrap:
     too_old: int
     #: Rows with a time further ahead than `max_future`. They count as seen now.
     future: int
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def bootstrap(
@@ -87,24 +89,25 @@ def bootstrap(
     frame, plan = prepare_history(history, options)
     assert root is not None, "prepare_history has checked it"
     earlier = _unfinished(root, target)
-    query_id = earlier or str(UUID(int=uuid4().int & ~(0xF << 76) | 8 << 76))
-    clear(root, target, query_id)
+    # Each call has its own ID, so that two calls at once share no file of the catalog.
+    query_id = str(UUID(int=uuid4().int & ~(0xF << 76) | 8 << 76))
     # From now on a start with the checkpoint needs the certificate, which is written last.
-    name_query(target, query_id)
+    name_query(target, query_id, is_new=earlier is None)
+    _check_named(root, target, query_id)
+    if earlier is not None:
+        clear(root, target, earlier)
+        root.delete_folder(earlier)
     faults.point("bootstrap.begun")
     try:
-        _check_seen(frame, target)
+        _check_seen(frame, checkpoint)
         learned = learn(frame, plan, query_id)
     except (ConfigError, DataError):
-        if earlier is None and load_certificate(root, query_id) is None:
+        if earlier is None and _named_query(target) == query_id:
             give_up(root, target, query_id)
         raise
     states = learned.states
     files = catalog_files(root, query_id)
-    if load_certificate(root, query_id) is not None:
-        raise ConfigError(
-            f"Another call has made {target.url()} at the same time. Start the query."
-        )
+    _check_named(root, target, query_id)
     check_complete(root, query_id, files, dict(enumerate(states)))
     # Tasks that failed or ran twice have left others. No lineage would ever hold their run.
     named = {(shard, name) for shard, state in enumerate(states) for name in state.manifest.names()}
@@ -115,6 +118,7 @@ def bootstrap(
     faults.point("bootstrap.learned")
     write_first(root, learned.certificate, states)
     faults.point("bootstrap.written")
+    _check_named(root, target, query_id)
     return Bootstrap(
         root=root.url(),
         checkpoint=target.url(),
@@ -136,26 +140,45 @@ def _unfinished(root: Root, checkpoint: Root) -> str | None:
     files = reach(checkpoint, checkpoint.list)
     if not files:
         return None
-    if not any(file.name.startswith("commits/") for file in files):
-        with suppress(ObjectMissing, ValueError, KeyError, TypeError):
-            query_id = checkpoint.read("metadata", lambda data: name(json.loads(data)["id"]))
-            if has_learned(query_id) and load_certificate(root, query_id) is None:
-                return query_id
+    # A start that was refused has planned a micro-batch, and has written no state.
+    if not any(_USED.match(file.name) for file in files):
+        query_id = _named_query(checkpoint)
+        if has_learned(query_id) and load_certificate(root, query_id) is None:
+            return query_id
     raise ConfigError(
         f"{checkpoint.url()} is not empty. Give a new folder for the checkpoint. If an earlier "
         "call has made it, start the query."
     )
 
 
-def _check_seen(frame: DataFrame, checkpoint: Root) -> None:
-    """Raise ConfigError if Spark looks for a local checkpoint in another file system."""
-    place = checkpoint.url()
+def _named_query(checkpoint: Root) -> str:
+    """Return the ID of the checkpoint's query, or nothing if it has none."""
+    with suppress(ObjectMissing, ValueError, KeyError, TypeError):
+        return checkpoint.read("metadata", lambda data: name(json.loads(data)["id"]))
+    return ""
+
+
+def _check_named(root: Root, checkpoint: Root, query_id: str) -> None:
+    """Raise ConfigError if another call has named the checkpoint's query since."""
+    if _named_query(checkpoint) != query_id:
+        root.delete_folder(query_id)
+        raise ConfigError(
+            f"Another call for {checkpoint.url()} has begun meanwhile, and this one has ended. If "
+            "the other one succeeds, start the query. Otherwise repeat the call."
+        )
+
+
+def _check_seen(frame: DataFrame, checkpoint: str | os.PathLike[str]) -> None:
+    """Raise ConfigError if a query with this path would have its checkpoint elsewhere."""
+    place = os.fspath(checkpoint)
     if "://" in place:
         return
     try:
-        frame.sparkSession.read.text(f"{place}/metadata").first()
+        # Spark takes these characters for patterns.
+        literal = re.sub(r"([][{}*?\\])", r"\\\1", f"{place}/metadata")
+        frame.sparkSession.read.text(literal).first()
     except Exception as error:
         raise ConfigError(
-            f"Spark does not see {place}/metadata on this machine. Give the checkpoint as a URI "
-            "with the scheme of its file system, such as file:// or hdfs://."
+            f"Spark does not see {place}/metadata on this machine. Give the checkpoint as an "
+            "absolute path, or as a URI with the scheme of its file system, such as hdfs://."
         ) from error

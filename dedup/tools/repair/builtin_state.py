@@ -74,7 +74,7 @@ def builtin_state(
     if IS_SPARK_3:
         raise ConfigError("PySpark 3.5 cannot read the state of dropDuplicates. Use 4.0 or newer.")
     place = checkpoint_place(os.fspath(checkpoint))
-    planned, commits = planned_and_committed(spark, place)
+    planned, commits = planned_and_committed(spark, place, "dropDuplicates")
     last, newest = max(commits, default=-1), max(planned, default=-1)
     if newest > last:
         raise unfinished(place, newest)
@@ -110,6 +110,6 @@ def builtin_state(
         return state.select("key.*")
     else:
         time = F.lit(at)
-    if timestamp in keys.names:
+    if timestamp.lower() in map(str.lower, keys.names):
         raise ConfigError(f"timestamp={timestamp!r} is a column of the ID. Choose another name.")
     return state.select("key.*", time.alias(timestamp))

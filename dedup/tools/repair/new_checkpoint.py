@@ -12,9 +12,13 @@ from dedup.core.state import ShardState
 from dedup.storage.root import Root
 
 
-def name_query(checkpoint: Root, query_id: str) -> None:
-    """Let the first start with a checkpoint continue a query."""
-    checkpoint.put_bytes("metadata", json.dumps({"id": query_id}).encode())
+def name_query(checkpoint: Root, query_id: str, *, is_new: bool = False) -> None:
+    """Let the first start with a checkpoint continue a query.
+
+    With ``is_new``, does nothing if the checkpoint has a query.
+    """
+    write = checkpoint.create_bytes if is_new else checkpoint.put_bytes
+    write("metadata", json.dumps({"id": query_id}).encode())
 
 
 def clear(root: Root, checkpoint: Root, query_id: str) -> None:

@@ -253,10 +253,10 @@ def log_entries(spark: SparkSession, checkpoint: str, log: str) -> dict[int, str
 
 
 def planned_and_committed(
-    spark: SparkSession, checkpoint: str
+    spark: SparkSession, checkpoint: str, function: str = "dedup_by_id"
 ) -> tuple[dict[int, str], dict[int, str]]:
     """Return the entries of Spark's logs of planned and of committed micro-batches."""
-    with reading(checkpoint):
+    with reading(checkpoint, function):
         # In this order each committed micro-batch is among the planned ones.
         commits = log_entries(spark, checkpoint, "commits")
         return log_entries(spark, checkpoint, "offsets"), commits
@@ -268,12 +268,14 @@ def reading(checkpoint: str, function: str = "dedup_by_id") -> Iterator[None]:
         yield
     except Exception as error:
         encoded = "".join(sorted(_ENCODED.intersection(checkpoint)))
-        move = (
-            f" Spark 4 cannot read a state under a path that contains {encoded!r}. Stop the query, "
-            "move the checkpoint to another path or copy it, and give that path."
-        )
+        advice = " If the query has never run, start it first."
+        if encoded:
+            advice = (
+                f" Spark 4 cannot read a state under a path that contains {encoded!r}. Stop the "
+                "query, move the checkpoint to another path or copy it, and give that path."
+            )
         raise ConfigError(
             f"checkpoint={checkpoint}: cannot read the state of a query with {function} there "
-            f"({type(error).__name__}: {str(error).splitlines()[0]}).{move if encoded else ''}",
+            f"({type(error).__name__}: {str(error).splitlines()[0]}).{advice}",
             remedy=None if encoded else "damaged-state",
         ) from error
