@@ -82,6 +82,9 @@ class Campaign:
     speculation: bool = False
     #: So many segments expire that their names leave the state.
     pending_lists: bool = False
+    #: Ten times the rows for a third of the micro-batches, and at each start another
+    #: `max_live_ids`, or none.
+    spike: bool = False
     #: Duplicates go to a side output.
     side: bool = False
     #: Spark reads and writes the files, instead of the tasks.
@@ -171,6 +174,10 @@ FETCHES = Campaign(
     0, batches=12, rows=8000, s3=True, cold=True, per_point=10, visits_between=1, random_kill_s=0,
     points=("sink.published", *_FETCHES_ONLY),
 )  # fmt: skip
+SPIKE = Campaign(
+    0, batches=36, rows=60, spike=True, per_point=6, visits_between=4, random_kill_s=8.0,
+    points=("segment.put.after", "group.update.after", "sink.published"),
+)  # fmt: skip
 BIRTHS = Campaign(0, batches=2, points=BIRTH, visits_between=0, random_kill_s=0)
 ON_CLUSTER = Campaign(0, cluster=True, per_point=2, random_kill_s=25)
 ZOMBIES = Campaign(0, kinds=MIXED, zombies=True)
@@ -198,7 +205,7 @@ def campaigns(seed: int) -> Iterator[Campaign]:
         if turn % 2 == 0:
             of_a_kind.append(replace(usual, by_spark=True))
         if turn % half == 0:
-            of_a_kind += [ON_CLUSTER, TWICE, ZOMBIES]
+            of_a_kind += [ON_CLUSTER, TWICE, ZOMBIES, SPIKE]
         for campaign in (usual, *of_a_kind):
             yield replace(campaign, seed=next(numbers), store=store, s3=s3)
 

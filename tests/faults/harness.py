@@ -26,13 +26,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dedup import BatchMetrics
 from dedup.sinks.batch_folders import published_batches
 from dedup.testing import faults
+from dedup.tools.watch.query_log import read_logs
 from tests.faults.campaigns import NUMBERED_INTO, Campaign, campaigns, numbered_campaigns
 from tests.faults.fleet import CASES, EXPIRE_S, fleet, judge_numbered
-from tests.faults.query import CLONE, FILES_PER_BATCH, LATER, REPLAYED, SIDE, SPECULATED
+from tests.faults.query import CLONE, FILES_PER_BATCH, LATER, METRICS, REPLAYED, SIDE, SPECULATED
 from tests.faults.subject import Subject
-from tests.faults.truth import Outcome, judge
+from tests.faults.truth import Outcome, judge, judge_spike
 from tests.support.object_store import BUCKET, ObjectStore, running_store
 from tests.support.oracle import Oracle
 from tests.support.processes import stands_still
@@ -63,6 +65,7 @@ def run(
         "options": campaign.options,
         "settings": campaign.settings(cluster.url if cluster else None),
         "side": campaign.side,
+        "spike": campaign.spike,
         "by_spark": campaign.by_spark,
         "numbered": campaign.numbered,
         "clone": campaign.clone,
@@ -111,6 +114,8 @@ def record(campaign: Campaign, result: Round, outcomes: list[Outcome]) -> None:
         missed = ", ".join(case for case in wanted if not found.cases.get(case))
     else:
         missed = "" if result.fired else "any fault"
+        if campaign.spike and not found.cases.get("passed early"):
+            missed = "an ID that was forgotten early"
         result.armed = result.fired
     result.seen_wrong = harm or (f"never met: {missed}" if missed else "")
 
@@ -120,6 +125,14 @@ def judged_by(campaign: Campaign, folder: Path, given: list[pa.Table]) -> Outcom
     if campaign.numbered:
         return judge_numbered(folder / "output", given, model_of(campaign))
     side = folder / SIDE if campaign.side else None
+    if campaign.spike:
+        (log,) = read_logs(folder / METRICS)
+        kept_ms = {
+            batch.batch_id: batch.horizon_kept_ms
+            for _, batch in log.batches
+            if isinstance(batch, BatchMetrics)
+        }
+        return judge_spike(folder / "output", given, Oracle(HORIZON_S, LATENESS_S), kept_ms)
     return judge(folder / "output", given, Oracle(HORIZON_S, LATENESS_S), side)
 
 
@@ -149,9 +162,13 @@ def write_input(campaign: Campaign, folder: Path) -> list[pa.Table]:
         return _write_fleet(campaign, folder)
     ids = campaign.rows * campaign.batches // 2
     given = seeded(
-        batches=campaign.batches, rows=campaign.rows, ids=ids, step_s=60, spread_s=150,
-        seed=campaign.seed,
+        batches=campaign.batches, rows=(10 if campaign.spike else 1) * campaign.rows, ids=ids,
+        step_s=60, spread_s=150, seed=campaign.seed,
     )  # fmt: skip
+    if campaign.spike:
+        third = len(given) // 3
+        calm = (*range(third), *range(2 * third, len(given)))
+        given = [t.slice(0, campaign.rows) if n in calm else t for n, t in enumerate(given)]
     source = folder / "input"
     source.mkdir(parents=True)
     for number, table in enumerate(given):

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import dedup
-from dedup import dedup_by_id, dedup_by_sequence
+from dedup import DedupListener, dedup_by_id, dedup_by_sequence
 from dedup.sinks.batch_folders import STAGING
 from dedup.sinks.files import query as files
 from dedup.sinks.folder_sink import SparkRows, StagedFiles
@@ -31,8 +31,11 @@ from tests.support.spark_query import SCHEMA, forget_commits
 
 #: Names under the campaign's folder.
 SIDE, SPECULATED, LATER, REPLAYED, CLONE = "side", "speculated", "later", "replayed", "clone"
+METRICS = "metrics"
 #: Of one start after another: no filter is in state, then all of them return, then half leave.
 FILTER_STATE_BYTES = (0, 1 << 20, 1 << 10)
+#: Of one start after another, under a spike.
+MAX_LIVE_IDS = (200, 800, 100, None)
 #: Of numbered records; one file is read by one task.
 FILES_PER_BATCH = 2
 
@@ -81,6 +84,9 @@ def run_by_id(
     given = {"maxFilesPerTrigger": "1"}
     records = spark.readStream.schema(SCHEMA).options(**given).parquet(str(folder / "input"))
     options["filter_state_bytes"] = FILTER_STATE_BYTES[config["turn"] % 3]
+    if config["spike"]:
+        options["max_live_ids"] = MAX_LIVE_IDS[config["turn"] % len(MAX_LIVE_IDS)]
+        spark.streams.addListener(DedupListener(log=str(folder / METRICS)))
     operator = dedup_by_id("id", catalog=catalog, **options)
     side = folder / SIDE if config.get("side") else None
     made = files.query(

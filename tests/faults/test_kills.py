@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dedup.testing import faults
-from tests.faults.campaigns import NUMBERED_INTO, Campaign
+from tests.faults.campaigns import NUMBERED_INTO, SPIKE, Campaign
 from tests.faults.fleet import fleet, key_of, verdicts_of
 from tests.faults.harness import arm, judged_by, model_of, record, run, write_input
-from tests.faults.truth import Outcome, judge
+from tests.faults.query import MAX_LIVE_IDS
+from tests.faults.truth import Outcome, judge, judge_spike
 from tests.support.oracle import Oracle
 from tests.support.sink_campaign import Round
 from tests.support.small_state import HORIZON_S, LATENESS_S
@@ -81,6 +83,15 @@ def test_numbered_records_are_judged_by_the_rule_despite_kills(
     assert not result.wrong or result.wrong.startswith("never met")
 
 
+@pytest.mark.slow
+def test_a_spike_shortens_the_horizon_and_loses_nothing_despite_kills(tmp_path: Path) -> None:
+    """At each start `max_live_ids` is another number, or none."""
+    result = run(replace(SPIKE, seed=5), tmp_path / "query")
+    assert result.fine, result.line
+    assert result.starts > len(MAX_LIVE_IDS)
+    assert result.besides["verdict passed early"] > 10
+
+
 # --- the harness itself can tell
 
 
@@ -140,6 +151,23 @@ def test_a_missing_row_and_a_repeated_row_are_counted(done: tuple[Path, list[pa.
     found = judged(output, given)
     assert found.lost >= 1
     assert found.duplicated >= 1
+
+
+def test_a_copy_within_the_horizon_that_was_reported_counts_as_duplicated(
+    done: tuple[Path, list[pa.Table]],
+) -> None:
+    output, given = done
+    overrule(output / "batch=2" / "part.parquet", "duplicate", "unique")
+
+    def judged_with(kept_s: int) -> Outcome:
+        kept_ms = dict.fromkeys(range(3), 1000 * kept_s)
+        return judge_spike(output, given, Oracle(HORIZON_S, LATENESS_S), kept_ms)
+
+    assert judged_with(HORIZON_S) == Outcome(600, 0, 1)
+    assert judged_with(-1) == Outcome(600, 0, 0)
+    assert judged_with(-1).cases == {"passed early": 1}
+    overrule(output / "batch=0" / "part.parquet", "unique", "duplicate")
+    assert judged_with(-1).lost
 
 
 @pytest.fixture

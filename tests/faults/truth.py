@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 
 from dedup.sinks.batch_folders import published_batches
 from tests.support.oracle import Oracle
+from tests.support.small_state import HORIZON_S
 
 COLUMNS = ["id", "at", "n", "verdict"]
 
@@ -65,6 +67,44 @@ def judge(
         rows_in.total(),
         lost + (rows_in - rows_out).total(),
         duplicated + (rows_out - rows_in).total(),
+    )
+
+
+def judge_spike(
+    output: Path, given: Sequence[pa.Table], oracle: Oracle, kept_ms: Mapping[int, int]
+) -> Outcome:
+    """Compare micro-batches with the guarantee of `max_live_ids`.
+
+    A duplicate has a copy that passed within the horizon. A copy that passed within the horizon is
+    further back than `kept_ms`, the horizon that the micro-batch reports, where the log has it.
+    """
+    rows_in = Counter(n for table in given for n in table["n"].to_pylist())
+    rows_out: Counter[int] = Counter()
+    cases: Counter[str] = Counter()
+    passed: defaultdict[str, list[int]] = defaultdict(list)
+    lost = duplicated = 0
+    for batch in published_batches(output):
+        table = _published(output, None, batch)
+        rows_out.update(table["n"].to_pylist())
+        rows = [(row | {"at": oracle.clamped(row["at"])}) for row in table.to_pylist()]
+        goes_on = [row for row in rows if row["verdict"] != "duplicate"]
+        for row in sorted(goes_on, key=itemgetter("at")):
+            near = [at for at in passed[row["id"]] if abs(row["at"] - at) <= HORIZON_S]
+            early = [at for at in near if 1000 * abs(row["at"] - at) > kept_ms.get(batch, -1)]
+            duplicated += len(near) > len(early)
+            cases["passed early" if batch in kept_ms else "not in the log"] += bool(near)
+            passed[row["id"]].append(row["at"])
+        lost += sum(
+            not any(abs(row["at"] - at) <= HORIZON_S for at in passed[row["id"]])
+            for row in rows
+            if row["verdict"] == "duplicate"
+        )
+        oracle.verdicts(table)  # its clock advances
+    return Outcome(
+        rows_in.total(),
+        lost + (rows_in - rows_out).total(),
+        duplicated + (rows_out - rows_in).total(),
+        cases=dict(cases),
     )
 
 
