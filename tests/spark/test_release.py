@@ -1,4 +1,7 @@
-"""Queries of the newest release continue with this code, and go back where DESIGN.md allows it."""
+"""Queries of the newest release, and of older PySparks, continue with this code.
+
+They go back to the release where DESIGN.md allows it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -71,6 +75,8 @@ class Story:
     options: dict[str, Any] = field(default_factory=lambda: dict(OPTIONS))
     columns: tuple[str, ...] = ("id",)
     settings: dict[str, str] = field(default_factory=dict)
+    #: The Python of an environment with another PySpark.
+    python: str = sys.executable
     rows: list[list[dict[str, Any]]] = field(default_factory=list)
 
     def start(self, release: Release, micro_batches: int) -> subprocess.CompletedProcess[str]:
@@ -90,9 +96,12 @@ class Story:
             "columns": self.columns,
             "options": self.options | catalog,
         }
-        paths = {"PYTHONPATH": str(release.path), "PYSPARK_PYTHON": sys.executable}
-        # Workers import from the working directory first.
-        return python(release_query.__file__, json.dumps(job), cwd=self.folder, env=paths)
+        paths = {"PYTHONPATH": str(release.path), "PYSPARK_PYTHON": self.python}
+        return subprocess.run(
+            [self.python, release_query.__file__, json.dumps(job)],
+            cwd=self.folder,  # workers import from the working directory first
+            env={**os.environ, **paths}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
 
     def run(self, release: Release, micro_batches: int) -> None:
         done = self.start(release, micro_batches)
@@ -155,13 +164,31 @@ def test_a_query_is_rebuilt(old: Release, spark: SparkSession, tmp_path: Path) -
     story = Story(tmp_path / "0", tables(8))
     story.run(old, 2)
     for release, shards in ((NEW, 3), (old, 4), (NEW, 2)):
-        folder = story.folder.with_name(str(len(story.rows)))
-        places = (
-            each / name for each in (story.folder, folder) for name in ("catalog", "checkpoint")
-        )
-        rebuild(*places, shards=shards, spark=spark)
-        story = replace(story, folder=folder, options=story.options | {"shards": shards})
+        story = rebuilt(story, shards, spark)
         story.run(release, 2)
+    story.check()
+
+
+def rebuilt(story: Story, shards: int, spark: SparkSession, **changes: Any) -> Story:
+    folder = story.folder.with_name(str(len(story.rows)))
+    places = (each / name for each in (story.folder, folder) for name in ("catalog", "checkpoint"))
+    rebuild(*places, shards=shards, spark=spark)
+    options = story.options | {"shards": shards}
+    return replace(story, folder=folder, options=options, **changes)
+
+
+@pytest.mark.parametrize("pyspark", ["3.5", "4.0"])
+@pytest.mark.parametrize("stores", [({}, ROCKSDB), (ROCKSDB, {})], ids=["to RocksDB", "back"])
+def test_a_query_of_an_older_pyspark_is_rebuilt(
+    spark: SparkSession, tmp_path: Path, pyspark: str, stores: Sequence[dict[str, str]]
+) -> None:
+    older = ROOT / f".venv-{pyspark}" / "bin" / "python"
+    if not older.exists():
+        pytest.skip(f"make test-{pyspark} makes an environment with PySpark {pyspark}")
+    story = Story(tmp_path / "0", tables(6), settings=stores[0], python=str(older))
+    story.run(NEW, 3)
+    story = rebuilt(story, 3, spark, settings=stores[1], python=sys.executable)
+    story.run(NEW, 3)
     story.check()
 
 
