@@ -44,7 +44,13 @@ class FilesQuery(FileQuery):
 
     def found(self) -> Counter[int]:
         """How often each number is seen by a plain reader."""
-        return seen(self.path, self.options.get("file.format", "parquet"))
+        kind = self.options.get("file.format", "parquet")
+        return sum((seen(path, kind) for path in {self.path, self.options["path"]}), Counter())
+
+    def begin_again(self, checkpoint: Path) -> None:
+        super().begin_again(checkpoint)
+        place, question, parameters = self.path.partition("?")
+        self.options["path"] = f"{place}-again{question}{parameters}"
 
 
 class TestQuery(QueryContract):

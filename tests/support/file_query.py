@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import dedup
+from dedup import dedup_by_id
 from dedup.errors import ConfigError, cause
 from dedup.sinks.foreach_batch import SinkFunction
 from dedup.sinks.formats import sink_kinds
@@ -44,6 +45,18 @@ class FileQuery:
             dedup.register(spark)
         except ConfigError:  # PySpark 3.5 and 4.0 write with the function for `foreachBatch`
             self._has_formats = False
+
+    def dedup(self, catalog: Path, shards: int) -> None:
+        """Let rows with a known `n` be dropped."""
+        operator = dedup_by_id("n", horizon="1 hour", catalog=str(catalog), shards=shards)
+        self.change = lambda rows: rows.transform(operator)
+
+    def begin_again(self, checkpoint: Path) -> None:
+        """Continue with another checkpoint, without the files that are read."""
+        for path in self.input.iterdir():
+            path.unlink()
+        self.checkpoint = checkpoint
+        self.options |= {"checkpointLocation": str(checkpoint), "name": "again"}
 
     def add(self, rows: Sequence[dict[str, Any]] | pa.Table) -> None:
         """Add a file, which becomes its own micro-batch."""

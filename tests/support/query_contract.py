@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from dedup import dedup_by_id
 from dedup.testing import faults
 from dedup.testing.sinks import once
-from dedup.tools import rescale
+from dedup.tools import rebuild, rescale
 from tests.support.file_query import FileQuery
 from tests.support.needs import needs_rescale, needs_spark_4
 from tests.support.state_stores import ROCKSDB, configured
@@ -23,8 +22,7 @@ class QueryContract:
 
     def test_every_micro_batch_is_there_once(self, query: FileQuery, tmp_path: Path) -> None:
         """A replay runs the operator's plan to its end, although its rows are already published."""
-        operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2)
-        query.change = lambda rows: rows.transform(operator)
+        query.dedup(tmp_path / "catalog", shards=2)
         query.numbers(range(30), range(20, 50))
         query.run()
         assert query.forget_commit() == 1  # Spark runs the last micro-batch again
@@ -63,8 +61,7 @@ class QueryContract:
         self, query: FileQuery, tmp_path: Path
     ) -> None:
         """Each change uses up a micro-batch that the sink never sees."""
-        operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=4)
-        query.change = lambda rows: rows.transform(operator)
+        query.dedup(tmp_path / "catalog", shards=4)
         with configured(query.spark, ROCKSDB):
             query.numbers(range(30), range(20, 50))
             query.run()
@@ -76,6 +73,25 @@ class QueryContract:
                 query.numbers(range(first, first + 40))
                 query.run()
         assert query.found() == once(110)
+
+    @needs_spark_4
+    @pytest.mark.slow
+    def test_a_rebuilt_query_loses_and_repeats_nothing(
+        self, query: FileQuery, tmp_path: Path
+    ) -> None:
+        """Its micro-batches count from 0 again, so the sink has another name."""
+        query.dedup(tmp_path / "catalog", shards=2)
+        query.numbers(range(30), range(20, 50))
+        query.run()
+        new = tmp_path / "new-catalog", tmp_path / "new-checkpoint"
+        rebuild(tmp_path / "catalog", query.checkpoint, *new, shards=3, spark=query.spark)
+        query.begin_again(new[1])
+        query.dedup(new[0], shards=3)
+        query.numbers(range(40, 70), range(60, 90))
+        query.run()
+        query.forget_commit()
+        query.run()
+        assert query.found() == once(90)
 
     @needs_spark_4
     def test_the_format_of_a_sink_rejects_batch_reads_and_writes(self, query: FileQuery) -> None:
