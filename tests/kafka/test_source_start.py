@@ -23,7 +23,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import NewPartitions
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import BatchMetrics, DedupListener, dedup_by_id, kafka_records
@@ -32,10 +32,11 @@ from dedup.sources.kafka import FromCheckpoint, FromGroup, FromOffsets, OffsetsT
 from dedup.sources.kafka.client_options import client_settings
 from dedup.sources.kafka.cluster import Cluster
 from dedup.sources.kafka.topic_ids import FILE
+from dedup.tools import bootstrap, builtin_state
 from tests.kafka.broker import Broker
 from tests.kafka.records import admin, delete_topic, make_topic, partitions_of, send
 from tests.kafka.source_query import offsets, run, start, written
-from tests.support.needs import long
+from tests.support.needs import long, needs_spark_4
 from tests.support.spark_query import forget_commits
 from tests.support.waiting import wait_until
 
@@ -127,6 +128,36 @@ def test_a_query_begins_where_another_one_stopped(
     forget_commits(tmp_path / "checkpoint", 0)
     with pytest.raises(ConfigError, match="has committed no micro-batch"):
         values(spark, broker, topic, start=begins)
+
+
+@needs_spark_4
+def test_a_query_takes_over_from_spark_s_operator(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    """Its history is a range of the topic before, and the state of the old query."""
+    topic = new_topic(broker)
+    fill(broker, topic, "a", "b")
+    fill(broker, topic, "c", partition=1)
+
+    def records(**given: Any) -> DataFrame:
+        rows = kafka_records(spark, broker, topics=topic, **given)
+        return rows.select(F.col("value").cast("string").alias("id"), "timestamp")
+
+    old = records().withWatermark("timestamp", "1 hour").dropDuplicatesWithinWatermark(["id"])
+    assert sorted(row.id for row in run(old, tmp_path / "old")) == ["a", "b", "c"]
+    fill(broker, topic, "b", "d", "d")
+    checkpoint = str(tmp_path / "old" / "checkpoint")
+    operator = dedup_by_id(
+        "id", horizon="1 hour", timestamp="timestamp", catalog=str(tmp_path / "catalog"), shards=2
+    )
+    for name, history in (
+        ("state", builtin_state(spark, checkpoint, delay="1 hour")),
+        ("topic", records(stream=False).where("id < 'd'")),
+    ):
+        done = bootstrap(operator, history, tmp_path / name / "checkpoint")
+        assert done.ids == 3
+        goes_on = records(start=FromCheckpoint(checkpoint)).transform(operator)
+        assert [row.id for row in run(goes_on, tmp_path / name)] == ["d"]
 
 
 def test_no_query_begins_in_a_topic_that_was_made_again(
