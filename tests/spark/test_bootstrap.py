@@ -23,7 +23,7 @@ from dedup import dedup_by_id, dedup_by_sequence, record_id, time_from_id
 from dedup.errors import CatalogError, ConfigError, DataError, cause, faults
 from dedup.spark.executor.history import STEP_ROWS
 from dedup.testing import faults as armed
-from dedup.tools import bootstrap, builtin_state, verify
+from dedup.tools import bootstrap, builtin_state, read_checkpoint, verify
 from dedup.tools.repair import bootstrap as repair
 from dedup.tools.repair.bootstrap import Bootstrap
 from tests.support.cut import cut_at
@@ -407,6 +407,8 @@ def test_history_without_rows_makes_a_query_that_knows_nothing(
     new = Query(spark, tmp_path, {"horizon": "1 day", "timestamp": "ts"})
     history = spark.createDataFrame([], new.schema)
     assert bootstrap(operator_of(new), history, new.checkpoint).rows == 0
+    with pytest.raises(ConfigError, match="has never run, start it first"):
+        read_checkpoint(new.catalog, new.checkpoint, spark)
     assert fed(new, records(["a@1", "a@2"])).told() == [["a@1"]]
 
 
@@ -482,8 +484,10 @@ def test_what_drop_duplicates_remembers_gets_a_time(spark: SparkSession, tmp_pat
 
     rejected("Give at=")
     rejected("no delay=", delay="1 hour", at=at)
-    rejected("is a column of the ID", at=at, timestamp="id")
+    rejected("is a column of the ID", at=at, timestamp="ID")
     rejected("not a checkpoint", "missing")
+    with pytest.raises(ConfigError, match="with dropDuplicates there"):
+        builtin_state(spark, f"file://{tmp_path}/missing", at=at)
     rejected("holds 0 states of dropDuplicates", "new", at=at)
     of_spark(spark, tmp_path / "within", given, within="1 hour")
     rejected("Give delay=", "within", at=at)
