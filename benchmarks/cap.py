@@ -2,7 +2,7 @@
 
 Both are fed in turn micro-batches of which a horizon would hold three times the cap. The other
 query's horizon is so short that it remembers about as many IDs without a cap. Then each is fed in a
-session of its own, because the queries of a session share their Python workers, whose memory is
+separate session, because the queries of a session share their Python workers, whose memory is
 measured.
 
     python -m benchmarks.cap
@@ -67,7 +67,7 @@ def pipelines(most: int) -> list[Pipeline]:
 
 
 def fed(arguments: argparse.Namespace, *queries: Pipeline) -> None:
-    """Feed all micro-batches to the queries, in a session of their own."""
+    """Feed all micro-batches to the queries, in a separate session."""
     events, _ = filling(SPIKE * arguments.cap, arguments.rows)
     with (
         work_folder(arguments) as work,

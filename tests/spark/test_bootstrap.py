@@ -210,7 +210,7 @@ def test_of_two_first_calls_at_once_one_fails(
 
     lacking = frame_of(Query(spark, tmp_path / "x", {}), records(["a@1", "-@2"]))
     monkeypatch.setattr(repair, "name_query", other)
-    with pytest.raises(ConfigError, match=r"Another call for .* has begun meanwhile"):
+    with pytest.raises(ConfigError, match=r"A later call for .* has begun"):
         bootstrap(operator_of(new), lacking, new.checkpoint)
     FreshClocks(*given[:2]).check(given[2:], fed(new, given[2]))
 
@@ -300,7 +300,7 @@ def test_of_two_calls_at_once_the_earlier_one_fails(
 
     with monkeypatch.context() as patch:
         patch.setattr(faults, "point", other)
-        with pytest.raises(ConfigError, match=r"Another call for .* has begun meanwhile"):
+        with pytest.raises(ConfigError, match=r"A later call for .* has begun"):
             learned(new, *given[:2])
     runs.append(fed(new, given[3]))
     assert len(list(new.catalog.iterdir())) == 1, "nothing is left of the earlier call"

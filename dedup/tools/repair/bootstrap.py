@@ -163,8 +163,8 @@ def _check_named(root: Root, checkpoint: Root, query_id: str) -> None:
     if _named_query(checkpoint) != query_id:
         root.delete_folder(query_id)
         raise ConfigError(
-            f"Another call for {checkpoint.url()} has begun meanwhile, and this one has ended. If "
-            "the other one succeeds, start the query. Otherwise repeat the call."
+            f"A later call for {checkpoint.url()} has begun, and this one has ended. If the later "
+            "call succeeds, start the query. Otherwise repeat the call."
         )
 
 

@@ -50,8 +50,9 @@ def builtin_state(
         The delay in the query's `withWatermark`. Needed for `dropDuplicatesWithinWatermark`, whose
         state holds when an ID expires: its time is that minus the delay.
     at : datetime, optional
-        Time for all IDs. `dropDuplicates` remembers a time only if a column with times is one of
-        those that it compares. Needed if it compares no such column.
+        Time for all IDs, in the driver's time zone if it has none. `dropDuplicates` remembers a
+        time only if a column with times is one of those that it compares. Needed if it compares no
+        such column.
     timestamp : str
         Name of the column for these times.
 
