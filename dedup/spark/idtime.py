@@ -91,8 +91,9 @@ def time_from_id(scheme: str, *, epoch: str | datetime | None = None) -> IdTime:
     and so the same time. An ID of another form has a null timestamp.
     """
     if scheme not in _SCHEMES:
-        known = ", ".join(map(repr, _SCHEMES))
-        raise ConfigError(f"time_from_id({scheme!r}): the known schemes are {known}.")
+        raise ConfigError(
+            f"time_from_id({scheme!r}): the known schemes are {', '.join(map(repr, _SCHEMES))}."
+        )
     if scheme != "snowflake":
         if epoch is not None:
             raise ConfigError(f"time_from_id({scheme!r}): only 'snowflake' takes an epoch.")
@@ -102,9 +103,9 @@ def time_from_id(scheme: str, *, epoch: str | datetime | None = None) -> IdTime:
         epoch_ms = (exact - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
         return IdTime(scheme, exact.isoformat(timespec="milliseconds"), epoch_ms, 22)
     if epoch is None or epoch not in _SNOWFLAKES:
-        known = ", ".join(map(repr, _SNOWFLAKES))
         raise ConfigError(
-            f"time_from_id('snowflake') needs epoch={known} or a datetime, and not {epoch!r}."
+            f"time_from_id('snowflake') needs epoch={', '.join(map(repr, _SNOWFLAKES))} or a "
+            f"datetime, and not {epoch!r}."
         )
     return IdTime(scheme, epoch, *_SNOWFLAKES[epoch])
 

@@ -38,7 +38,9 @@ def publish(path: Path, content: bytes | Path, *, create: bool) -> bool:
         faults.point("publish.synced", content)
         if (linked := _link(content, path)) is not None:
             return linked
-    with _temp_beside(path) as (temp, out):
+    # A copy has the mode that a link would have: staged rows are for their owner alone.
+    mode = content.stat().st_mode if isinstance(content, Path) else 0o666
+    with _temp_beside(path, mode) as (temp, out):
         if isinstance(content, bytes):
             out.write(content)
         else:
@@ -75,10 +77,10 @@ def _link(source: Path, path: Path) -> bool | None:
 
 
 @contextlib.contextmanager
-def _temp_beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
+def _temp_beside(path: Path, mode: int) -> Iterator[tuple[Path, BinaryIO]]:
     temp = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMP_SUFFIX}"
     try:
-        with open(temp, "xb") as out:
+        with open(temp, "xb", opener=lambda name, flags: os.open(name, flags, mode & 0o666)) as out:
             yield temp, out
     finally:
         temp.unlink(missing_ok=True)

@@ -114,8 +114,9 @@ def record(campaign: Campaign, result: Round, outcomes: list[Outcome]) -> None:
         missed = ", ".join(case for case in wanted if not found.cases.get(case))
     else:
         missed = "" if result.fired else "any fault"
-        if campaign.spike and not found.cases.get("passed early"):
-            missed = "an ID that was forgotten early"
+        early, unknown = (found.cases.get(case, 0) for case in ("passed early", "not in the log"))
+        if campaign.spike and early <= 10 * unknown:
+            missed = "enough IDs that were forgotten early, in micro-batches that the log has"
         result.armed = result.fired
     result.seen_wrong = harm or (f"never met: {missed}" if missed else "")
 

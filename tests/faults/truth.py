@@ -92,7 +92,7 @@ def judge_spike(
             near = [at for at in passed[row["id"]] if abs(row["at"] - at) <= HORIZON_S]
             early = [at for at in near if 1000 * abs(row["at"] - at) > kept_ms.get(batch, -1)]
             duplicated += len(near) > len(early)
-            cases["passed early" if batch in kept_ms else "not in the log"] += bool(near)
+            cases["passed early" if batch in kept_ms else "not in the log"] += bool(early)
             passed[row["id"]].append(row["at"])
         lost += sum(
             not any(abs(row["at"] - at) <= HORIZON_S for at in passed[row["id"]])

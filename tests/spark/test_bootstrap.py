@@ -23,7 +23,7 @@ from dedup import dedup_by_id, dedup_by_sequence, record_id, time_from_id
 from dedup.errors import CatalogError, ConfigError, DataError, cause, faults
 from dedup.spark.executor.history import STEP_ROWS
 from dedup.testing import faults as armed
-from dedup.tools import bootstrap, builtin_state, read_checkpoint, verify
+from dedup.tools import bootstrap, builtin_state, read_checkpoint, rebuild, verify
 from dedup.tools.repair import bootstrap as repair
 from dedup.tools.repair.bootstrap import Bootstrap
 from tests.support.cut import cut_at
@@ -215,6 +215,29 @@ def test_of_two_first_calls_at_once_one_fails(
     FreshClocks(*given[:2]).check(given[2:], fed(new, given[2]))
 
 
+def test_a_call_that_ends_while_another_begins_keeps_its_checkpoint(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has found no certificate, and names its query only now."""
+    given = tables(3, rows=100)
+    new = Query(spark, tmp_path, OPTIONS | {"shards": 2})
+    with cut_at(monkeypatch, "bootstrap.written"):
+        learned(new, *given[:2])
+    (certificate,) = new.catalog.glob("*/certificate.json")
+    written = certificate.rename(tmp_path / "written a moment later")
+    name_query = repair.name_query
+
+    def other(*arguments: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        written.rename(certificate)
+        name_query(*arguments, **options)
+
+    monkeypatch.setattr(repair, "name_query", other)
+    with pytest.raises(ConfigError, match=r"is not empty.*start the query"):
+        learned(new, *given[:2])
+    FreshClocks(*given[:2]).check(given[2:], fed(new, given[2]))
+
+
 def test_a_micro_batch_in_progress_counts_as_use(spark: SparkSession, tmp_path: Path) -> None:
     """A call with another catalog does not find the certificate there."""
     given = tables(3, rows=100)
@@ -242,10 +265,14 @@ def test_the_path_must_be_that_of_the_query(
     history = frame_of(new, records(["a@1"]))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    for path in ("~/checkpoint", "checkpoint"):
-        with pytest.raises(ConfigError, match=r"does not see.*an absolute path"):
+    with pytest.raises(ConfigError, match=r"does not see.*an absolute path"):
+        bootstrap(operator_of(new), history, "checkpoint")
+    assert not list((tmp_path / "checkpoint").iterdir())
+    for path in ("~/checkpoint", f"file://{tmp_path}/a%20b", f"file://{tmp_path}/a?b"):
+        with pytest.raises(ConfigError, match=r"for another folder. Give its absolute path"):
             bootstrap(operator_of(new), history, path)
-        assert not list((tmp_path / "checkpoint").iterdir())
+        with pytest.raises(ConfigError, match=r"for another folder. Give its absolute path"):
+            rebuild(new.catalog, new.checkpoint, tmp_path / "other", path)
     new.checkpoint = tmp_path / "run[1]"
     assert bootstrap(operator_of(new), history, new.checkpoint).ids == 1
     assert fed(new, records(["a@1", "b@2"])).told() == [["a@1 duplicate", "b@2 unique"]]

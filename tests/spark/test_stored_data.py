@@ -257,7 +257,7 @@ def test_state_and_catalog_lose_an_id_after_its_time(store: str, suffix: str, lo
     assert held["after"] == []
 
 
-def test_the_three_wishes_come_true(
+def test_the_three_recipes_work(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ID_SECRET", "never told")

@@ -164,9 +164,11 @@ def test_without_hard_links_files_are_copied_and_still_never_replaced(
 
     monkeypatch.setattr(os, "link", no_links)
     (tmp_path / "source").write_bytes(b"x" * 9)
+    (tmp_path / "source").chmod(0o600)
     root = Root(tmp_path / "r")
     root.put_file("q/a", tmp_path / "source")
     assert root.read_bytes("q/a") == b"x" * 9
+    assert (tmp_path / "r/q/a").stat().st_mode & 0o777 == 0o600, "as a link would have it"
     assert not root.create_bytes("q/a", b"y")
     assert [path.name for path in (tmp_path / "r/q").iterdir()] == ["a"]
 

@@ -179,9 +179,9 @@ def _time_source(
     else:
         text = timestamp.text
         if len(ids) != 1 or not timestamp.fits(ids[0].kind.simpleString()):
-            or_number = " or one BIGINT column" if timestamp.fits("bigint") else ""
             raise ConfigError(
-                f"time_from_id({timestamp.scheme!r}) needs an ID of one string column{or_number}."
+                f"time_from_id({timestamp.scheme!r}) needs an ID of one string column, or for "
+                "'snowflake' of one BIGINT column."
             )
     return TimeSource(text, Definition(expression=text, kind=""), in_id=timestamp)
 

@@ -17,7 +17,7 @@ from dedup.spark.options import Options
 from dedup.storage.root import ObjectMissing, Root
 from dedup.storage.timeouts import reach
 from dedup.tools.repair.adopt import check_complete
-from dedup.tools.repair.new_checkpoint import clear, give_up, name_query, write_first
+from dedup.tools.repair.new_checkpoint import check_place, clear, give_up, name_query, write_first
 from dedup.values.parse import name
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def bootstrap(
     options = getattr(operator, "options", None)
     if not isinstance(options, Options) or not hasattr(history, "sparkSession"):
         raise ConfigError("bootstrap needs the operator that dedup_by_id returns, and a DataFrame.")
+    check_place(checkpoint)
     root, target = options.root, Root(checkpoint)
     if root is not None and f"{root.url()}/".startswith(f"{target.url().rstrip('/')}/"):
         raise ConfigError(f"catalog={root.url()} is inside the checkpoint {target.url()}.")
@@ -95,6 +96,10 @@ def bootstrap(
     name_query(target, query_id, is_new=earlier is None)
     _check_named(root, target, query_id)
     if earlier is not None:
+        if load_certificate(root, earlier) is not None:
+            # That call has ended just now. Its query keeps the checkpoint, and this call fails.
+            name_query(target, earlier)
+            _unfinished(root, target)
         clear(root, target, earlier)
         root.delete_folder(earlier)
     faults.point("bootstrap.begun")
@@ -105,28 +110,32 @@ def bootstrap(
         if earlier is None and _named_query(target) == query_id:
             give_up(root, target, query_id)
         raise
-    states = learned.states
     files = catalog_files(root, query_id)
     _check_named(root, target, query_id)
-    check_complete(root, query_id, files, dict(enumerate(states)))
+    check_complete(root, query_id, files, dict(enumerate(learned.states)))
     # Tasks that failed or ran twice have left others. No lineage would ever hold their run.
-    named = {(shard, name) for shard, state in enumerate(states) for name in state.manifest.names()}
-    left = (
-        f for f in files if f.parsed.segment and (f.parsed.shard, f.parsed.segment) not in named
+    named = {
+        (shard, name)
+        for shard, state in enumerate(learned.states)
+        for name in state.manifest.names()
+    }
+    root.delete(
+        file.name
+        for file in files
+        if file.parsed.segment and (file.parsed.shard, file.parsed.segment) not in named
     )
-    root.delete(file.name for file in left)
     faults.point("bootstrap.learned")
-    write_first(root, learned.certificate, states)
+    write_first(root, learned.certificate, learned.states)
     faults.point("bootstrap.written")
     _check_named(root, target, query_id)
     return Bootstrap(
         root=root.url(),
         checkpoint=target.url(),
         query_id=query_id,
-        shards=len(states),
+        shards=len(learned.states),
         rows=learned.rows,
-        ids=sum(state.manifest.ids for state in states),
-        segments=sum(1 for state in states for _ in state.manifest.segments()),
+        ids=sum(state.manifest.ids for state in learned.states),
+        segments=sum(1 for state in learned.states for _ in state.manifest.segments()),
         too_old=learned.too_old,
         future=learned.future,
     )

@@ -76,8 +76,7 @@ def builtin_state(
         raise ConfigError("PySpark 3.5 cannot read the state of dropDuplicates. Use 4.0 or newer.")
     place = checkpoint_place(os.fspath(checkpoint))
     planned, commits = planned_and_committed(spark, place, "dropDuplicates")
-    last, newest = max(commits, default=-1), max(planned, default=-1)
-    if newest > last:
+    if (newest := max(planned, default=-1)) > max(commits, default=-1):
         raise unfinished(place, newest)
     with reading(place, "dropDuplicates"), in_format_of(spark, place):
         own = [one for one in named_operators(spark, place) if one[1] in _OPERATORS]

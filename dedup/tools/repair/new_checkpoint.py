@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Sequence
 
 from dedup.catalog.backup import write_adopted, write_backup
 from dedup.catalog.certificate import Certificate
 from dedup.catalog.layout import catalog_files, certificate_path, successor_path
 from dedup.core.state import ShardState
+from dedup.errors import ConfigError
 from dedup.storage.root import Root
+
+
+def check_place(checkpoint: str | os.PathLike[str]) -> None:
+    """Raise ConfigError if Spark would take a path for another folder."""
+    given = os.fspath(checkpoint)
+    if given.startswith("~") or (given.startswith("file:") and re.search("[%?#]", given)):
+        raise ConfigError(
+            f"Spark takes the checkpoint {given} for another folder. Give its absolute path."
+        )
 
 
 def name_query(checkpoint: Root, query_id: str, *, is_new: bool = False) -> None:
     """Let the first start with a checkpoint continue a query.
 
-    With ``is_new``, does nothing if the checkpoint has a query.
+    With ``is_new``, does nothing if the checkpoint has a query. The caller has to look.
     """
     write = checkpoint.create_bytes if is_new else checkpoint.put_bytes
     write("metadata", json.dumps({"id": query_id}).encode())

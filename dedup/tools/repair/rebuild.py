@@ -33,7 +33,7 @@ from dedup.storage.root import Root
 from dedup.storage.timeouts import reach
 from dedup.tools.repair.adopt import check_complete
 from dedup.tools.repair.id_text import id_keys
-from dedup.tools.repair.new_checkpoint import clear, give_up, name_query, write_first
+from dedup.tools.repair.new_checkpoint import check_place, clear, give_up, name_query, write_first
 from dedup.tools.repair.opening import (
     Where,
     checkpoint_place,
@@ -121,6 +121,7 @@ def rebuild(
     """
     if shards is not None:
         whole(1).check(shards, "shards")
+    check_place(new_checkpoint)
     root, place = open_root(root), checkpoint_place(os.fspath(checkpoint))
     new, target = Root(new_root), Root(new_checkpoint)
     spark = spark or open_session()
