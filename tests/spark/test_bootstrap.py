@@ -434,9 +434,17 @@ def test_history_without_rows_makes_a_query_that_knows_nothing(
     new = Query(spark, tmp_path, {"horizon": "1 day", "timestamp": "ts"})
     history = spark.createDataFrame([], new.schema)
     assert bootstrap(operator_of(new), history, new.checkpoint).rows == 0
+    assert fed(new, records(["a@1", "a@2"])).told() == [["a@1"]]
+
+
+@needs_spark_4
+def test_a_query_that_has_never_run_has_no_state_to_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    new = Query(spark, tmp_path, {"horizon": "1 day", "timestamp": "ts"})
+    learned(new, records(["a@1"]))
     with pytest.raises(ConfigError, match="has never run, start it first"):
         read_checkpoint(new.catalog, new.checkpoint, spark)
-    assert fed(new, records(["a@1", "a@2"])).told() == [["a@1"]]
 
 
 def of_spark(spark: SparkSession, folder: Path, *given: pa.Table, **how: Any) -> list[Row]:
