@@ -96,11 +96,12 @@ class Sqlite(TransactionalSink[sqlite3.Connection]):
 
 
 def look_at(folder: Path) -> dict[str, Found]:
-    """Files in the folder."""
+    """Files in the folders below the folder. Any of them may vanish while it looks."""
     found = {}
-    for path in folder.glob("*/**/*"):
+    names = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
+    for path in names:
         with suppress(FileNotFoundError):
-            if path.is_file() and "INPUT" not in path.parts:
+            if path.parent != folder and "INPUT" not in path.parts:
                 content = path.read_bytes()
                 chain = (path, *path.parents[: -len(folder.parts)])
                 modes = [stat.S_IMODE(each.stat().st_mode) for each in chain]
