@@ -66,8 +66,7 @@ def test_a_killed_query_continues_with_another_number_of_cores(
 ) -> None:
     """A half published micro-batch continues with as many map tasks as other cores would make."""
     query = DatabaseQuery(spark, db)
-    operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2)
-    query.change = lambda rows: rows.transform(operator)
+    query.dedup(tmp_path / "catalog", shards=2)
     query.numbers(range(30))
     query.run()
     # Of three kills at least two meet the same task, which Spark gives up then.

@@ -52,8 +52,7 @@ def test_a_replay_with_rocksdb_and_checkpoint_format_2_repeats_nothing(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     query = LakeQuery(spark, lake, tmp_path / "query")
-    operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2)
-    query.change = lambda rows: rows.transform(operator)
+    query.dedup(tmp_path / "catalog", shards=2)
     query.numbers(range(30), range(20, 50))
     with configured(spark, ROCKSDB_V2):
         query.run()

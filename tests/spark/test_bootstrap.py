@@ -279,7 +279,7 @@ def test_the_path_must_be_that_of_the_query(
 
 
 def test_a_shard_learns_wide_rows_in_steps(spark: SparkSession, tmp_path: Path) -> None:
-    """They exceed max_shard_batch_bytes, but not those of a slice of time."""
+    """All rows exceed max_shard_batch_bytes, and the rows of a slice of time do not."""
     given = tables(6, rows=400)
     wide = {"check_payload": "wide", "max_shard_batch_bytes": "64 MiB"}
     new = Query(

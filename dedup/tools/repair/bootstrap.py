@@ -97,7 +97,7 @@ def bootstrap(
     _check_named(root, target, query_id)
     if earlier is not None:
         if load_certificate(root, earlier) is not None:
-            # That call has ended just now. Its query keeps the checkpoint, and this call fails.
+            # That call has ended just now. Its query keeps the checkpoint, which is in use now.
             name_query(target, earlier)
             _unfinished(root, target)
         clear(root, target, earlier)
